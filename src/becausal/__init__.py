@@ -1,0 +1,30 @@
+"""becausal: ask an image classifier why.
+
+    import becausal
+    explanation = becausal.explain("picture.jpg", "model.onnx")
+    explanation.plot()
+"""
+
+from becausal.api import Failure, Request, Status, classify, explain, explain_many, verify
+from becausal.classifiers import load_model
+from becausal.errors import BecausalError
+from becausal.explanation import Explanation
+from becausal.verify import Checks, Claim
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BecausalError",
+    "Checks",
+    "Claim",
+    "Explanation",
+    "Failure",
+    "Request",
+    "Status",
+    "__version__",
+    "classify",
+    "explain",
+    "explain_many",
+    "load_model",
+    "verify",
+]

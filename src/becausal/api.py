@@ -1,0 +1,343 @@
+"""The front door: explain one picture or many, verify, classify."""
+
+import platform
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Literal
+
+import numpy as np
+
+from becausal.classifiers import as_classifier
+from becausal.classifiers.labels import find_label
+from becausal.contracts import Classifier, Explainer, ModelInfo, Problem, Search
+from becausal.engine import Case, Engine, Outcome, check_scores
+from becausal.errors import BecausalError, ModelError, OptionError, TargetError, UnstableModelError
+from becausal.explainers import make_explainer
+from becausal.explanation import Explanation, Origin
+from becausal.fills import make_background
+from becausal.images import Picture, View, load_image, make_view
+from becausal.pipeline import Plan, Progress, Trace, pursue
+from becausal.searches import Best
+from becausal.targets import Target
+from becausal.verify import Claim, check, compare
+
+STABLE = 1e-3  # how far a confidence may move between two askings of the same question
+OPENING_CALLS = 2  # the whole view to learn its label, and the explanation once more at the end
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far an explanation has come; `size` is the share of the view in the smallest sufficient set so far."""
+
+    image: str
+    index: int
+    stage: str
+    calls: int
+    max_calls: int | None
+    size: float
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A picture that could not be explained, and why."""
+
+    image: str
+    error: BecausalError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Everything that is asked of an explanation besides the picture and the model."""
+
+    method: str | Explainer = "causal"
+    options: dict[str, Any] | None = None
+    target: int | str | None = None
+    against: int | str | None = None
+    top: int = 1
+    confidence: float | None = None
+    fills: tuple[str, ...] = ("grey",)
+    grain: int | None | Literal["default"] = "default"
+    seed: int = 0
+    max_calls: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_calls is not None and self.max_calls < 10:
+            raise OptionError(f"max_calls must be at least 10, not {self.max_calls}")
+        if self.confidence is not None and not 0.0 < self.confidence <= 1.0:
+            raise OptionError(f"confidence is a share of the original one, above 0 and up to 1, not {self.confidence}")
+        if isinstance(self.grain, int) and self.grain < 1:
+            raise OptionError(f"grain is a side in pixels, at least 1, not {self.grain}")
+        if not self.fills:
+            raise OptionError("at least one fill is needed")
+
+    def plan(self, grid: tuple[int, ...]) -> Plan:
+        explainer = make_explainer(self.method, self.options) if isinstance(self.method, str) else self.method
+        grain = self.grain
+        if grain == "default":
+            grain = default_grain(grid) if explainer.name == "causal" else None
+        room = None if self.max_calls is None else self.max_calls - OPENING_CALLS
+        return Plan(explainer=explainer, grain=grain, seed=self.seed, max_calls=room)
+
+
+def default_grain(grid: tuple[int, ...]) -> int:
+    """The side of the smallest cells by default: a 56th of the view's longest side, 4 px for 224."""
+    return max(1, round(max(grid) / 56))
+
+
+@dataclass
+class _Job:
+    """One picture on its way."""
+
+    picture: Picture
+    view: View
+    case: Case
+    problem: Problem
+    plan: Plan
+    progress: Progress
+    label_id: int
+    confidence: float
+
+
+def explain(
+    image: Any,
+    model: Any,
+    *,
+    method: str | Explainer = "causal",
+    options: dict[str, Any] | None = None,
+    target: int | str | None = None,
+    against: int | str | None = None,
+    top: int = 1,
+    confidence: float | None = None,
+    fill: str | Sequence[str] = "grey",
+    grain: int | None | Literal["default"] = "default",
+    seed: int = 0,
+    max_calls: int | None = None,
+    batch_size: int | None = None,
+    progress: Callable[[Status], None] | None = None,
+) -> Explanation:
+    """Why does the model give this picture its label?
+
+    image: a file's path, a PIL image or an array. model: a spec (see `load_model`), a Classifier, a torch module or a
+    function from a batch of pixels to scores or labels. method: a name or an explainer; options: its options. target: a
+    label's name or id, the one on top by default; against: only this rival must be beaten; top: it is enough to stay
+    among the first k. confidence: also keep this share of the original confidence. fill: what hidden pixels become;
+    several must all keep the target. grain: minimise to cells of this side in pixels, None not at all. max_calls: a
+    limit on model calls; when it is spent, or on Ctrl-C, the best so far comes back, marked in `stopped_by`.
+    """
+    request = Request(
+        method=method,
+        options=options,
+        target=target,
+        against=against,
+        top=top,
+        confidence=confidence,
+        fills=(fill,) if isinstance(fill, str) else tuple(fill),
+        grain=grain,
+        seed=seed,
+        max_calls=max_calls,
+    )
+    result = next(explain_many([image], model, request=request, batch_size=batch_size, progress=progress))
+    if isinstance(result, Failure):
+        raise result.error
+    return result
+
+
+def explain_many(
+    images: Iterable[Any],
+    model: Any,
+    *,
+    request: Request | None = None,
+    batch_size: int | None = None,
+    width: int = 1,
+    progress: Callable[[Status], None] | None = None,
+) -> Iterator[Explanation | Failure]:
+    """Explain pictures, `width` of them side by side, and yield each answer as it comes.
+
+    A picture that cannot be explained yields a Failure and the others go on. Answers do not depend on `width`.
+    """
+    request = request or Request()
+    classifier = as_classifier(model)
+    jobs: dict[int, _Job] = {}
+    failures: list[Failure] = []
+
+    def watch(index: int, calls: int) -> None:
+        if progress is not None:
+            job = jobs[index]
+            best = job.progress.best
+            share = best.pixels / best.visible.size
+            progress(Status(job.picture.name, index, job.progress.stage, calls + 1, request.max_calls, share))
+
+    engine = Engine(classifier, batch_size=batch_size, watch=watch)
+
+    def items() -> Iterator[tuple[Case, Search[Trace | Failure]]]:
+        for image in images:
+            try:
+                job = _prepare(image, classifier, request)
+            except BecausalError as error:
+                failures.append(Failure(_name(image), error))
+                continue
+            jobs[len(jobs)] = job
+            yield job.case, _guarded(pursue(job.problem, job.plan, job.progress), job.picture.name)
+
+    room = None if request.max_calls is None else request.max_calls - OPENING_CALLS
+    for outcome in engine.run_many(items(), max_calls=room, width=width):
+        yield from failures
+        failures.clear()
+        if isinstance(outcome.result, Failure):
+            yield outcome.result
+            continue
+        job = jobs.pop(outcome.index)
+        try:
+            yield _finish(job, outcome.result, outcome, classifier, engine, request)
+        except BecausalError as error:
+            yield Failure(job.picture.name, error)
+    yield from failures
+
+
+def _guarded(search: Search[Trace], name: str) -> Search[Trace | Failure]:
+    """The search, its refusal turned into a Failure so that other pictures go on."""
+    try:
+        return (yield from search)
+    except BecausalError as error:
+        return Failure(name, error)
+
+
+def _name(image: Any) -> str:
+    return str(image) if isinstance(image, str) or hasattr(image, "__fspath__") else "array"
+
+
+def _prepare(image: Any, classifier: Classifier, request: Request) -> _Job:
+    info = classifier.info
+    picture = load_image(image) if not isinstance(image, Picture) else image
+    view = make_view(picture, info.geometry)
+    rng = np.random.default_rng([request.seed, 1])
+
+    def read_image(path: str) -> Any:
+        return make_view(load_image(path), info.geometry).pixels
+
+    backgrounds = tuple(make_background(f, view.pixels, rng=rng, read_image=read_image) for f in request.fills)
+    scores = _ask_plainly(classifier, view)
+    target = _make_target(request, info, scores)
+    label_id = target.label_id
+    has_scores = scores.ndim == 2
+    confidence = float(scores[0, label_id]) if has_scores else float("nan")
+    case = Case(view.pixels, backgrounds, target)
+    problem = Problem(view.grid, label_id, has_scores, view.pixels, backgrounds[0], classifier)
+    plan = request.plan(view.grid)
+    if plan.explainer.needs == "scores" and not has_scores:
+        raise ModelError(f"the method {plan.explainer.name} needs scores, and this model gives labels only")
+    return _Job(picture, view, case, problem, plan, Progress(Best(view.grid)), label_id, confidence)
+
+
+def _ask_plainly(classifier: Classifier, view: View) -> Any:
+    """The scores, (1, classes), or the label, (1,), of the whole view."""
+    staged = classifier.stage(view.pixels, view.pixels)
+    visible = np.ones((1, *view.grid), bool)
+    engine = Engine(classifier)
+    return engine.scores([staged], np.zeros(1, np.intp), visible)
+
+
+def _make_target(request: Request, info: ModelInfo, scores: Any) -> Target:
+    classes = scores.shape[1] if scores.ndim == 2 else None
+    if request.target is None:
+        label_id = int(np.argmax(scores[0])) if scores.ndim == 2 else int(scores[0])
+    else:
+        label_id = find_label(request.target, info.labels, classes)
+    against = None if request.against is None else find_label(request.against, info.labels, classes)
+    if scores.ndim == 1 and (request.confidence or request.top > 1 or against is not None):
+        raise TargetError("this model gives labels only: no confidence, top k or rival can be asked of it")
+    floor = 0.0 if request.confidence is None else request.confidence * float(scores[0, label_id])
+    threshold = 0.5 if info.output == "multilabel" else None
+    return Target(label_id, top=request.top, floor=floor, threshold=threshold, against=against)
+
+
+def _finish(
+    job: _Job, trace: Trace, outcome: Outcome[Any], classifier: Classifier, engine: Engine, request: Request
+) -> Explanation:
+    _confirm(job, trace, engine)
+    info = classifier.info
+    stats = replace(outcome.stats, calls=outcome.stats.calls + OPENING_CALLS)
+    origin = Origin(
+        image=job.picture.name,
+        image_sha256=job.picture.sha256,
+        model=info.spec,
+        model_sha256=info.sha256,
+        preprocess=f"{info.geometry or 'as it is'}; {info.numbers}",
+        loading=dict(info.loading),
+        method=job.plan.explainer.name,
+        options=_options(job.plan.explainer),
+        fills=request.fills,
+        seed=request.seed,
+        max_calls=request.max_calls,
+        grain=job.plan.grain,
+        versions=versions(),
+    )
+    return Explanation(
+        label=info.name_of(job.label_id),
+        label_id=job.label_id,
+        confidence=job.confidence,
+        target=job.case.target,
+        visible=trace.visible,
+        responsibility=trace.saliency,
+        checks=trace.checks,
+        stopped_by=outcome.stopped_by,
+        stats=stats,
+        origin=origin,
+        view=job.view.pixels,
+        backgrounds=job.case.backgrounds,
+        frame=job.view.frame,
+        others=trace.others,
+        notes=(*job.picture.notes, *info.notes, *trace.notes),
+    )
+
+
+def _confirm(job: _Job, trace: Trace, engine: Engine) -> None:
+    """Ask the explanation once more, past the memo: a model that answers in two ways is found out here."""
+    again = engine.ask_afresh(job.case, trace.visible[None])
+    moved = abs(float(again.confidence[0]) - trace.checks.confidence) > STABLE
+    drifted = job.problem.has_scores and abs(trace.confidence - job.confidence) > STABLE
+    if bool(again.holds[0]) != trace.checks.sufficient or moved or drifted:
+        raise UnstableModelError(
+            "the model answered the same question in two ways (confidence "
+            f"{trace.checks.confidence:.4f}, then {float(again.confidence[0]):.4f}): is dropout still on, or is there "
+            "randomness in it?"
+        )
+
+
+def _options(explainer: Explainer) -> dict[str, Any]:
+    return {f.name: getattr(explainer, f.name) for f in fields(explainer)} if is_dataclass(explainer) else {}
+
+
+def versions() -> dict[str, str]:
+    """The versions that may bear on an answer."""
+    found = {"python": platform.python_version()}
+    for name in ("becausal", "numpy", "pillow", "onnxruntime", "torch"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def verify(explanation: Explanation, model: Any) -> list[Claim]:
+    """Ask every claim of an explanation again and say which hold."""
+    classifier = as_classifier(model)
+    case = Case(explanation.view, explanation.backgrounds, explanation.target)
+    search = check(explanation.visible, grain=explanation.checks.minimal_grain)
+    found = Engine(classifier).run(case, search).result
+    return compare(explanation.checks, found)
+
+
+def classify(image: Any, model: Any, *, top: int = 5) -> list[tuple[int, str, float]]:
+    """What the model says of a picture: (id, name, probability), the first `top` of them; NaN for label-only models."""
+    classifier = as_classifier(model)
+    info = classifier.info
+    scores = _ask_plainly(classifier, make_view(load_image(image), info.geometry))
+    if scores.ndim == 1:
+        return [(int(scores[0]), info.name_of(int(scores[0])), float("nan"))]
+    order = np.argsort(-scores[0], kind="stable")[:top]
+    return [(int(i), info.name_of(int(i)), float(scores[0, i])) for i in order]
+
+
+

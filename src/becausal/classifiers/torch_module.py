@@ -1,0 +1,241 @@
+"""Torch modules, on the CPU or a GPU: asked in batches, and open to methods that need gradients."""
+
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from becausal.classifiers.preprocess import LUMINANCE, Normalisation, choose_numbers, plan_geometry
+from becausal.classifiers.reading import Reading, name_classes, probe_pictures, read_output
+from becausal.classifiers.settings import Metadata, Settings
+from becausal.classifiers.torch_compose import DeviceComposer, HostComposer, make_composer
+from becausal.classifiers.user_code import call, file_sha256, load_function, read_constants, split_target
+from becausal.contracts import ModelInfo, Pixels, Visible
+from becausal.errors import MissingExtraError, ModelError
+
+Tensor = Any  # torch.Tensor; torch is imported only when a torch model is loaded
+
+
+@final
+class TorchClassifier:
+    """A torch module as a classifier.
+
+    module: the nn.Module, in eval mode, on its device. Its output may be a tensor, a tuple that begins with one, or
+    an object with `logits`. One call at a time: threads wait for each other, since batches share one buffer.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        info: ModelInfo,
+        numbers: Normalisation,
+        composer: HostComposer | DeviceComposer,
+        reading: Reading,
+        *,
+        batch_size: int,
+    ) -> None:
+        self.module = module
+        self._info = info
+        self._numbers = numbers
+        self._composer: Any = composer  # each stages its own kind of pair
+        self._reading = reading
+        self._batch_size = batch_size
+        self._lock = threading.Lock()
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._info
+
+    @property
+    def batch_size(self) -> int:
+        return self._batch_size
+
+    @property
+    def fixed_sizes(self) -> tuple[int, ...]:
+        """On a GPU three sizes only, as each new one costs seconds of planning."""
+        size = self._batch_size
+        return () if self._info.device == "cpu" else tuple(sorted({max(1, size // 16), max(1, size // 4), size}))
+
+    def stage(self, view: Pixels, background: Pixels) -> Any:
+        return self._composer.stage(view, background)
+
+    def ask(self, staged: Sequence[Any], which: NDArray[np.intp], visible: Visible) -> NDArray[Any]:
+        import torch
+
+        with self._lock, torch.inference_mode():
+            return self._scores(self._composer.compose(staged, which, visible))
+
+    def classify(self, pixels: Pixels) -> NDArray[Any]:
+        import torch
+
+        with self._lock, torch.inference_mode():
+            starts = range(0, len(pixels), self._batch_size)
+            batches = (self._composer.bring(pixels[i : i + self._batch_size]) for i in starts)
+            return np.concatenate([self._scores(batch) for batch in batches])
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """Pixels (n, channels, h, w) of 0..255 in the model's numbers, differentiable."""
+        import torch
+
+        numbers = self._numbers
+        if numbers.order == "bgr":
+            pixels = pixels.flip(1)
+        elif numbers.order == "grey" and pixels.shape[1] == 3:
+            weights = torch.tensor(LUMINANCE, dtype=pixels.dtype, device=pixels.device)
+            pixels = (pixels * weights.reshape(1, 3, 1, 1)).sum(1, keepdim=True)
+        mean, std = (
+            torch.tensor(values, dtype=pixels.dtype, device=pixels.device).reshape(1, -1, 1, 1)
+            for values in (numbers.mean, numbers.std)
+        )
+        return (pixels * numbers.scale - mean) / std
+
+    def gradient_input(self, pixels: Pixels) -> Tensor:
+        """Pixels (n, h, w, channels) as a normalised tensor (n, channels, h, w) on the device, asking for gradients."""
+        return self._composer.bring(pixels).clone().requires_grad_(True)
+
+    def _scores(self, batch: Tensor) -> NDArray[Any]:
+        import torch
+
+        try:
+            raw = first_tensor(self.module(batch))
+        except torch.cuda.OutOfMemoryError:
+            if len(batch) == 1:
+                raise
+            torch.cuda.empty_cache()
+            half = len(batch) // 2
+            return np.concatenate([self._scores(batch[:half]), self._scores(batch[half:])])
+        reading = self._reading
+        if reading.meaning == "logits" and not reading.is_single and raw.ndim == 2:
+            # On the device: a thousand classes of a thousand mutants take longer in numpy than the whole network.
+            return np.asarray(torch.softmax(raw.float(), 1).cpu().numpy(), np.float32)
+        return reading.scores(_to_numpy(raw))
+
+
+def load(target: str, settings: Settings) -> TorchClassifier:
+    """The module a function of a Python file builds. Raises ModelError for whatever goes wrong in building it.
+
+    `file.py:build` calls build(), `file.py:build:text` calls build("text").
+    """
+    import_torch("a torch model")
+    path, name, argument = split_target(target, "torch")
+    function, code = load_function(path, name)
+    module = call(function, path, *([] if argument is None else [argument]))
+    found = read_constants(code, function, path.parent)
+    return wrap(module, settings, found, spec=f"torch:{target}", kind="torch", sha256=file_sha256(path))
+
+
+def wrap(
+    module: Any,
+    settings: Settings,
+    found: Metadata | None = None,
+    *,
+    spec: str | None = None,
+    kind: str = "torch",
+    sha256: str | None = None,
+) -> TorchClassifier:
+    """A module in memory as a classifier; it is moved to the device and put in eval mode."""
+    torch = import_torch("a torch model")
+    found = found or Metadata()
+    if not isinstance(module, torch.nn.Module):
+        raise ModelError(f"{spec or 'the model'} gave a {type(module).__name__}; expected a torch.nn.Module")
+    device = _find_device(torch, settings.device)
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    module = _settle(torch, module, device, half=settings.half)
+    channels = _count_channels(torch, module)
+    numbers, assumed = choose_numbers(settings.numbers or found.numbers, channels=channels)
+    view_channels = 3 if numbers.order == "grey" else channels
+    geometry, more = plan_geometry(
+        settings.crop or found.grid,
+        resize=settings.resize if settings.resize is not None else found.resize,
+        crop=None,
+        interpolation=settings.interpolation or found.interpolation,
+    )
+    composer = make_composer(numbers, device, half=settings.half)
+    raw = _probe(torch, module, composer.bring(probe_pictures(geometry.grid, view_channels)))
+    reading, heard = read_output(raw, said=settings.output or found.output)
+    info = ModelInfo(
+        spec=spec or f"module {type(module).__name__}",
+        kind=kind,
+        geometry=geometry,
+        channels=view_channels,
+        labels=name_classes(reading, settings.labels or found.labels),
+        output=reading.output,
+        numbers=str(numbers),
+        sha256=sha256,
+        device=device,
+        inputs=f"float{'16' if settings.half else '32'} [N,{channels},{geometry.grid[0]},{geometry.grid[1]}]",
+        outputs=f"[N,{','.join(str(side) for side in raw.shape[1:])}]",
+        notes=(*found.notes, *assumed, *more, *heard),
+        loading=settings.loading,
+    )
+    batch_size = settings.batch_size or (32 if device == "cpu" else 256)
+    return TorchClassifier(module, info, numbers, composer, reading, batch_size=batch_size)
+
+
+def import_torch(purpose: str) -> Any:
+    """The torch library. Raises MissingExtraError where it is not installed."""
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtraError("torch", "torch", purpose) from None
+    return torch
+
+
+def is_module(model: Any) -> bool:
+    """Whether an object is a torch module, without importing torch: if it is one, torch has been imported already."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(model, torch.nn.Module)
+
+
+def first_tensor(output: Any) -> Tensor:
+    """The scores in whatever a module returned."""
+    if hasattr(output, "logits"):
+        return output.logits
+    if isinstance(output, dict):
+        return output.get("logits", next(iter(output.values())))
+    return output[0] if isinstance(output, (tuple, list)) else output
+
+
+def _settle(torch: Any, module: Any, device: str, *, half: bool) -> Any:
+    module = module.eval().to(device)
+    if half:
+        module = module.half()
+    return module if device == "cpu" else module.to(memory_format=torch.channels_last)
+
+
+def _probe(torch: Any, module: Any, batch: Tensor) -> NDArray[Any]:
+    with torch.inference_mode():
+        try:
+            return _to_numpy(first_tensor(module(batch)))
+        except Exception as error:  # the module is the user's: anything may come
+            message = " ".join(str(error).split())[:200]
+            raise ModelError(
+                f"the module cannot classify a batch of shape {tuple(batch.shape)}: {type(error).__name__}: {message}"
+            ) from error
+
+
+def _to_numpy(raw: Tensor) -> NDArray[Any]:
+    """The output in numpy; half precision, which numpy half knows, becomes float32."""
+    return np.asarray((raw.float() if raw.is_floating_point() else raw).cpu().numpy())
+
+
+def _find_device(torch: Any, name: str) -> str:
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ModelError(f"torch knows no device {name!r}: take cpu, cuda or mps") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ModelError("torch finds no CUDA device here: install a CUDA build of torch, or leave --device cuda out")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise ModelError("torch finds no MPS device here: leave --device mps out")
+    return str(device)
+
+
+def _count_channels(torch: Any, module: Any) -> int:
+    """Of the first convolution; 3 where there is none."""
+    first = next((part for part in module.modules() if isinstance(part, torch.nn.Conv2d)), None)
+    return int(first.in_channels) if first is not None else 3

@@ -1,0 +1,116 @@
+"""`becausal verify`: ask every claim of a saved explanation again."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from becausal import cli_options as options
+from becausal.cli_console import one_line, open_console, print_table, write_json
+from becausal.errors import ModelError
+
+if TYPE_CHECKING:
+    from becausal.contracts import Classifier
+    from becausal.explanation import Explanation
+    from becausal.verify import Claim
+
+
+def verify(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that explain has written.")],
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", metavar="SPEC", help="The model to ask. Default: the one that was explained."),
+    ] = None,
+    as_json: options.AsJson = False,
+    labels: options.Labels = None,
+    preprocess: options.Preprocess = None,
+    resize: options.Resize = None,
+    output: options.Output = None,
+    device: options.Device = "cpu",
+    batch_size: options.BatchSize = None,
+    threads: options.Threads = None,
+    half: options.Half = False,
+) -> None:
+    """Ask the model every claim of a saved explanation again.
+
+    Exit status 1 if one of them does not hold. Model and loading options are those of the saved record unless given.
+
+    **Examples**
+
+    - `becausal verify becausal-out/cat`
+    - `becausal verify becausal-out/cat --model other.onnx --json`
+    """
+    from becausal.api import verify as ask_again
+    from becausal.explanation import Explanation
+
+    given = options.Loading(
+        labels=labels,
+        preprocess=preprocess,
+        resize=resize,
+        output=output,
+        device=device,
+        batch_size=batch_size,
+        threads=threads,
+        half=half,
+    )
+    explanation = Explanation.load(folder)
+    classifier = load_again(explanation, model, given)
+    claims = ask_again(explanation, classifier)
+    remarks = compare_models(explanation, classifier)
+    if as_json:
+        write_json(as_record(explanation, folder, claims, remarks))
+    else:
+        print_claims(explanation, claims, remarks)
+    if not all(claim.holds for claim in claims):
+        raise typer.Exit(1)
+
+
+def load_again(explanation: "Explanation", model: str | None, given: options.Loading) -> "Classifier":
+    """The model named on the command line, or that of the record with the options it was loaded with."""
+    saved = explanation.origin
+    if model is not None:
+        return given.load(model)
+    try:
+        return given.over(saved.loading).load(saved.model)
+    except ModelError as error:
+        raise ModelError(f"the model of the record cannot be loaded, give another with --model: {error}") from error
+
+
+def compare_models(explanation: "Explanation", classifier: "Classifier") -> list[str]:
+    """What differs between the model that was explained and the one that is asked now."""
+    then, now = explanation.origin.model_sha256, classifier.info.sha256
+    if then is None or now is None:
+        return ["whether it is the same model cannot be told: it has no hash"]
+    if then != now:
+        return [f"this is not the model that was explained: its sha256 was {then[:12]}…, now {now[:12]}…"]
+    return []
+
+
+def as_record(explanation: "Explanation", folder: Path, claims: "list[Claim]", remarks: list[str]) -> dict[str, Any]:
+    """What `--json` prints."""
+    return {
+        "folder": str(folder),
+        "label": explanation.label,
+        "holds": all(claim.holds for claim in claims),
+        "claims": [
+            {"name": claim.name, "stated": claim.stated, "found": claim.found, "holds": claim.holds} for claim in claims
+        ],
+        "notes": remarks,
+    }
+
+
+def print_claims(explanation: "Explanation", claims: "list[Claim]", remarks: list[str]) -> None:
+    """The claims as a table, and the verdict."""
+    from rich.text import Text
+
+    console = open_console()
+    console.print(Text(f"{one_line(explanation.label)}, {one_line(explanation.origin.image)}", style="bold"))
+    rows = [(claim.name, claim.stated, claim.found, "yes" if claim.holds else "NO") for claim in claims]
+    print_table(("claim", "stated", "found", "holds"), rows)
+    for remark in remarks:
+        console.print(Text(f"note: {remark}", style="yellow"))
+    failed = [claim.name for claim in claims if not claim.holds]
+    if failed:
+        console.print(Text(f"{', '.join(failed)}: does not hold", style="bold red"))
+    else:
+        console.print(Text(f"all {len(claims)} claims hold", style="bold green"))

@@ -1,0 +1,188 @@
+"""The contracts between the parts: array names, the classifier, the search, the explainer.
+
+One polarity everywhere: a `visible` array is True where a pixel is shown. `grid` is the view's spatial shape, (h, w)
+for images, (n,) for signals, (d, h, w) for volumes; nothing here knows how many dimensions it has.
+"""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Grid = tuple[int, ...]
+Visible = NDArray[np.bool_]  # (n, *grid), or (*grid,) for one set
+Pixels = NDArray[Any]  # (*grid, channels), uint8 0..255 for pictures, float for signals and volumes
+Scores = NDArray[np.float32]  # (n, classes) probabilities
+Saliency = NDArray[np.float64]  # (*grid,), higher = more responsible
+
+OutputKind = Literal["probabilities", "multilabel", "labels"]
+Needs = Literal["labels", "scores", "gradients"]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What the classifier said to n questions, as the target sees it.
+
+    holds: (n,) bool, the target is kept.
+    margin: (n,) float, how clearly: at or above 0 exactly where it holds; +1 or -1 from a label-only classifier.
+    confidence: (n,) float, the target label's probability; NaN from a label-only classifier.
+    spent: calls of the classifier so far, this wave included.
+    """
+
+    holds: NDArray[np.bool_]
+    margin: NDArray[np.float64]
+    confidence: NDArray[np.float64]
+    spent: int = 0
+
+    def __len__(self) -> int:
+        return len(self.holds)
+
+    def part(self, rows: slice | NDArray[Any]) -> "Answers":
+        """The answers to some of the questions."""
+        return Answers(self.holds[rows], self.margin[rows], self.confidence[rows], self.spent)
+
+    @staticmethod
+    def none() -> "Answers":
+        """The answers to no question."""
+        return Answers(np.zeros(0, bool), np.zeros(0), np.zeros(0))
+
+
+class Stop(Exception):
+    """Thrown into a search that must end now: the budget is spent, or the user interrupted.
+
+    `answers` are those to the first questions of the wave that was under way. The search returns its best so far; should
+    it ask again, it is told again.
+    """
+
+    def __init__(self, reason: str, answers: Answers | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.answers = answers if answers is not None else Answers.none()
+
+
+T = TypeVar("T")
+Search = Generator[Visible, Answers, T]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a method found: a map, and the sufficient sets it came across, smallest first (often none)."""
+
+    saliency: Saliency
+    sets: tuple[Visible, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How a picture becomes a view: resized, then cropped in the centre to `grid`.
+
+    resize: short side to this many pixels; "squash" to `grid` whatever the aspect; (h, w) exactly; None: to the grid's
+    own short side. interpolation: a name Pillow knows.
+    """
+
+    grid: tuple[int, int]
+    resize: int | tuple[int, int] | Literal["squash"] | None = None
+    interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos", "box", "hamming"] = "bilinear"
+
+    def __str__(self) -> str:
+        h, w = self.grid
+        match self.resize:
+            case None:
+                first = f"short side to {min(h, w)}"
+            case "squash":
+                return f"squashed to {h}x{w}, {self.interpolation}"
+            case int(side):
+                first = f"short side to {side}"
+            case (rows, columns):
+                first = f"squashed to {rows}x{columns}"
+        return f"{first}, {self.interpolation}, centre crop {h}x{w}"
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What a classifier knows of itself; `notes` says in words what had to be guessed.
+
+    geometry: how pictures become views; None where the model takes arrays of any shape as they are.
+    channels: of the view, last axis; None where the model takes arrays as they are.
+    output: `probabilities` over exclusive classes, `multilabel` independent probabilities, or just `labels`.
+    numbers: the normalisation that will be applied, in words.
+    sha256: of the model's file or files, None where there is none. loading: the options it was loaded with.
+    """
+
+    spec: str
+    kind: str
+    geometry: Geometry | None
+    channels: int | None
+    labels: tuple[str, ...] | None
+    output: OutputKind
+    numbers: str
+    sha256: str | None = None
+    device: str = "cpu"
+    inputs: str = ""
+    outputs: str = ""
+    notes: tuple[str, ...] = ()
+    loading: tuple[tuple[str, Any], ...] = ()
+
+    def name_of(self, label_id: int) -> str:
+        """The label's name, or its number where the model has no names."""
+        if self.labels is not None and 0 <= label_id < len(self.labels):
+            return self.labels[label_id]
+        return f"class {label_id}"
+
+
+@runtime_checkable
+class Classifier(Protocol):
+    """A model that can be asked.
+
+    `stage` brings one view and one background (the fill, as a full picture) to where the model lives, in the model's
+    own numbers. `ask` composes mutants of staged pairs and classifies them: row i shows view `which[i]` where
+    `visible[i]` and its background elsewhere. `classify` takes whole pixels, (n, *grid, channels). Both return
+    (n, classes) float32 probabilities, or (n,) integer labels where `info.output` is "labels". The engine never passes
+    more than `batch_size` rows, and pads to one of `fixed_sizes` (ascending) where there are any.
+    """
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    @property
+    def batch_size(self) -> int: ...
+
+    @property
+    def fixed_sizes(self) -> tuple[int, ...]: ...
+
+    def stage(self, view: Pixels, background: Pixels) -> Any: ...
+
+    def ask(self, staged: Sequence[Any], which: NDArray[np.intp], visible: Visible) -> NDArray[Any]: ...
+
+    def classify(self, pixels: Pixels) -> NDArray[Any]: ...
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a method is told: the grid, and, for methods that look inside, the view, its background and the model.
+
+    label_id: the class to explain. model: the classifier itself; only methods that need gradients may touch it.
+    has_scores: whether `Answers.confidence` means anything.
+    """
+
+    grid: Grid
+    label_id: int
+    has_scores: bool
+    view: Pixels
+    background: Pixels
+    model: Classifier | None = None
+
+
+class Explainer(Protocol):
+    """A method: a frozen dataclass whose fields are its options and whose `search` asks questions and returns a map."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def needs(self) -> Needs: ...
+
+    def search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]: ...

@@ -1,0 +1,70 @@
+"""Every method by its name, loaded when asked for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from importlib import import_module
+from typing import Any
+
+from becausal.contracts import Explainer, Needs
+from becausal.errors import OptionError
+
+
+@dataclass(frozen=True)
+class Method:
+    """Where a method lives, what it needs of a model, and what it does in a line."""
+
+    module: str
+    class_name: str
+    needs: Needs
+    summary: str
+
+
+METHODS: dict[str, Method] = {
+    "causal": Method(
+        "becausal.causal.search",
+        "Causal",
+        "labels",
+        "small, certified explanations: guided removal, coarse to fine; uses scores where there are any",
+    ),
+    "dc-causal": Method(
+        "becausal.causal.refinement",
+        "DcCausal",
+        "labels",
+        "the paper's method: responsibility of regions, refined, summed over random partitions",
+    ),
+}
+
+
+def make_explainer(name: str, options: Mapping[str, Any] | None = None) -> Explainer:
+    """The method of that name with these options; OptionError for a name or an option that does not exist."""
+    if name not in METHODS:
+        raise OptionError(f"unknown method {name!r}: take one of {', '.join(METHODS)}")
+    method = METHODS[name]
+    kind: Any = getattr(import_module(method.module), method.class_name)
+    known = {f.name: f for f in fields(kind)}
+    chosen = dict(options or {})
+    for key, value in chosen.items():
+        if key not in known:
+            raise OptionError(f"the method {name} has no option {key!r}; it has {', '.join(known) or 'none'}")
+        chosen[key] = _as_declared(name, key, value, known[key].type)
+    explainer: Explainer = kind(**chosen)
+    return explainer
+
+
+def _as_declared(method: str, key: str, value: Any, declared: Any) -> Any:
+    """An option's value as its field's type; text from a command line is converted."""
+    if not isinstance(value, str) or declared in (str, "str"):
+        return value
+    name = declared if isinstance(declared, str) else getattr(declared, "__name__", str(declared))
+    if "None" in name and value.lower() == "none":
+        return None
+    try:
+        if name.startswith("bool"):
+            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[value.lower()]
+        if name.startswith("int"):
+            return int(value)
+        if name.startswith("float"):
+            return float(value)
+    except (KeyError, ValueError):
+        raise OptionError(f"the option {key} of {method} takes {name}, not {value!r}") from None
+    return value

@@ -1,0 +1,26 @@
+"""Procedural photobombed pictures with exact truth."""
+
+from becausal.scenes.backgrounds import GROUND_KINDS
+from becausal.scenes.dataset import contact_sheet, decode_mask, encode_mask, write_scenes
+from becausal.scenes.masks import pieces
+from becausal.scenes.objects import LABELS, NOTHING
+from becausal.scenes.occluders import CUTTERS, OCCLUDERS
+from becausal.scenes.scene import Scene, make_scene
+
+#: Kinds of background.
+BACKGROUNDS: tuple[str, ...] = tuple(GROUND_KINDS)
+
+__all__ = [
+    "BACKGROUNDS",
+    "CUTTERS",
+    "LABELS",
+    "NOTHING",
+    "OCCLUDERS",
+    "Scene",
+    "contact_sheet",
+    "decode_mask",
+    "encode_mask",
+    "make_scene",
+    "pieces",
+    "write_scenes",
+]

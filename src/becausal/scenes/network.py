@@ -1,0 +1,69 @@
+"""The bundled classifier as a torch module, for methods that need gradients.
+
+This file alone imports torch, and nothing imports this file unless asked to: the classifier itself runs through
+onnxruntime. Every layer is a module of its own and there are no branches, so that methods that hook layers
+(guided backpropagation, DeepLIFT, layer-wise relevance) see the whole computation.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from becausal.scenes.objects import LABELS
+
+#: Convolutions in order: channels out, kernel side, stride.
+LAYERS: tuple[tuple[int, int, int], ...] = (
+    (16, 3, 2), (32, 3, 2), (48, 3, 2), (64, 3, 1), (64, 3, 1), (96, 3, 2), (128, 3, 1), (128, 3, 1),
+)  # fmt: skip
+
+
+class SceneNet(nn.Module):  # type: ignore[misc]
+    """Plain convolutional network: pictures (b, 3, 128, 128) in -1..1 to logits (b, 13)."""
+
+    def __init__(self, *, normalised: bool = False) -> None:
+        """Build the network; normalised adds the batch normalisation used in training and folded away after."""
+        super().__init__()
+        modules: list[nn.Module] = []
+        channels = 3
+        for out, side, stride in LAYERS:
+            modules.append(nn.Conv2d(channels, out, side, stride, side // 2, bias=not normalised))
+            if normalised:
+                modules.append(nn.BatchNorm2d(out))
+            modules.append(nn.ReLU(inplace=False))
+            channels = out
+        self.features = nn.Sequential(*modules)
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.head = nn.Linear(channels, len(LABELS))
+
+    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        """Return the logits (b, 13) of pictures (b, 3, 128, 128)."""
+        pooled: torch.Tensor = self.pool(self.features(pictures))
+        logits: torch.Tensor = self.head(pooled.flatten(1))
+        return logits
+
+    def convolutions(self) -> list[nn.Conv2d]:
+        """Return the convolutions in order; the last one is the layer that Grad-CAM reads."""
+        return [module for module in self.features if isinstance(module, nn.Conv2d)]
+
+
+def load_network(path: str | Path | None = None) -> SceneNet:
+    """Load the bundled weights (or those of an .npz file of the same layout) in evaluation mode, on the CPU."""
+    file = Path(__file__).parent / "bundled" / "scenes.npz" if path is None else Path(path)
+    if not file.exists():
+        raise FileNotFoundError(f"no weights at {file}; train them with training/train.py or name another file")
+    network = SceneNet()
+    with np.load(file) as weights:
+        state = {name: torch.from_numpy(weights[name].astype(np.float32)) for name in weights.files}
+    network.load_state_dict(state)
+    network.eval()
+    return network
+
+
+def to_input(pictures: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> torch.Tensor:
+    """Turn pictures (b, h, w, 3) of bytes into the network's input (b, 3, h, w) in -1..1."""
+    scaled = pictures.astype(np.float32) / np.float32(127.5) - np.float32(1.0)
+    return torch.from_numpy(np.ascontiguousarray(scaled.transpose(0, 3, 1, 2)))

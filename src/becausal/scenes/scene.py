@@ -1,0 +1,212 @@
+"""Photobombed pictures with exact truth, one per seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from becausal.scenes.backgrounds import GROUND_KINDS, make_background
+from becausal.scenes.fields import grid, smooth
+from becausal.scenes.masks import pieces
+from becausal.scenes.objects import KINDS, LABELS, NOTHING, pose_of
+from becausal.scenes.occluders import CUTTERS, OCCLUDERS, PIECE, make_occluder
+from becausal.scenes.palette import between, chance, pick
+from becausal.scenes.sketch import BoolArray, FloatArray, Layer
+
+#: Half the width of the range of cover that a single number stands for.
+TOLERANCE = 0.03
+
+#: Most of an object that a scene covers unless asked for more.
+MOST_COVERED = 0.6
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Scene:
+    """One generated picture and all that is true of it."""
+
+    picture: npt.NDArray[np.uint8]
+    """The picture (n, n, 3), RGB."""
+    label: str
+    """What is in it: one of LABELS."""
+    object: BoolArray
+    """Where the object lies (n, n), covered or not; empty for a scene of nothing."""
+    visible: BoolArray
+    """Where the object can be seen (n, n): the object less the occluder."""
+    occluder: BoolArray
+    """Where the photobomber lies (n, n)."""
+    parts: Mapping[str, BoolArray]
+    """The object's parts by name, each (n, n); together they are the object and no two overlap."""
+    seed: int
+    """The seed that draws this scene again."""
+    occluder_kind: str
+    """One of OCCLUDERS."""
+    background_kind: str
+    """One of BACKGROUNDS."""
+
+    @property
+    def label_index(self) -> int:
+        """The label's position in LABELS."""
+        return LABELS.index(self.label)
+
+    @property
+    def size(self) -> int:
+        """The picture's side in pixels."""
+        return int(self.picture.shape[0])
+
+    @property
+    def cover(self) -> float:
+        """Share of the object that is covered, 0 to 1; 0 where there is no object."""
+        whole = int(self.object.sum())
+        return 0.0 if whole == 0 else 1.0 - int(self.visible.sum()) / whole
+
+    @property
+    def piece_sizes(self) -> tuple[int, ...]:
+        """Sizes in pixels of the visible pieces, largest first, that hold at least 5 % of the object."""
+        least = PIECE * int(self.object.sum())
+        return tuple(count for count in pieces(self.visible)[1] if count >= least)
+
+
+def make_scene(
+    seed: int,
+    *,
+    label: str | None = None,
+    occluder: str | None = None,
+    cover: float | tuple[float, float] | None = None,
+    cut: bool | None = None,
+    size: int = 128,
+    background: str | None = None,
+    background_seed: int | None = None,
+    occluder_seed: int | None = None,
+) -> Scene:
+    """Draw the scene of a seed; whatever is not asked for is left to the seed.
+
+    cover is the share of the object to hide: a range (low, high), or one number for that number give or take 0.03.
+    cut asks for an object whose visible part falls in at least two pieces. background_seed and occluder_seed
+    redraw only the background or only the occluder of the same object.
+    """
+    low, high = _check(seed, label, occluder, cover, cut, size, background)
+    plan = _stream(seed, 0)
+    # Every chance of the plan is taken whether it is needed or not: asking for one thing moves no other.
+    any_label, any_kind = pick(plan, LABELS), pick(plan, OCCLUDERS[1:])
+    plain, split, ghost = chance(plan, 0.25), chance(plan, 0.2), pick(plan, tuple(KINDS))
+    name = any_label if label is None else label
+    kind = occluder if occluder is not None else "none" if plain and cover is None and not cut else any_kind
+    if occluder is None and cut and kind not in CUTTERS:
+        kind = pick(plan, CUTTERS)
+    cutting = (split and kind in CUTTERS and cover is None) if cut is None else cut
+    # A scene of nothing has a ghost: its occluder is placed as if an object were there.
+    layer = _object_layer(seed, ghost if name == NOTHING else name, size)
+    scenery, ground_kind = make_background(
+        _stream(seed if background_seed is None else background_seed, 2), size, kind=background
+    )
+    scenery = _stand_out(_stream(seed, 4), scenery, layer)
+    picture = scenery
+    if name != NOTHING:
+        picture = scenery + (layer.colour - scenery) * layer.coverage[:, :, None]
+    camera = _stream(seed, 5)
+    picture = smooth(picture, max(0.0, between(camera, -0.4, 0.8)) * size / 128.0)
+    hidden: BoolArray = np.zeros((size, size), dtype=np.bool_)
+    if kind != "none":
+        hand = _stream(seed if occluder_seed is None else occluder_seed, 3)
+        hidden, bomb = make_occluder(hand, layer.mask, kind, low=low, high=high, cut=cutting)
+        picture = np.where(hidden[:, :, None], bomb, picture)
+    strength = between(camera, 0.0, 6.0)
+    grain = camera.standard_normal((size, size, 3), dtype=np.float32) * np.float32(strength)
+    shot = np.clip(np.round(np.round(picture * 64.0) / 64.0 + np.round(grain * 64.0) / 64.0), 0, 255).astype(np.uint8)
+    thing: BoolArray = layer.mask if name != NOTHING else np.zeros_like(layer.mask)
+    parts = {} if name == NOTHING else {part: layer.part == k + 1 for k, part in enumerate(layer.names)}
+    visible: BoolArray = thing & ~hidden
+    for array in (shot, thing, visible, hidden, *parts.values()):
+        array.flags.writeable = False
+    return Scene(
+        picture=shot, label=name, object=thing, visible=visible, occluder=hidden,
+        parts=MappingProxyType({part: mask for part, mask in parts.items() if mask.any()}), seed=seed,
+        occluder_kind=kind, background_kind=ground_kind,
+    )  # fmt: skip
+
+
+def _stream(seed: int, index: int) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64([seed, index]))
+
+
+def _object_layer(seed: int, name: str, size: int) -> Layer:
+    rng = _stream(seed, 1)
+    pose = pose_of(rng, name)
+    layer = KINDS[name].draw(rng).render(size, pose)
+    return Layer(
+        colour=_lit(_stream(seed, 6), layer),
+        coverage=layer.coverage,
+        mask=layer.mask,
+        part=layer.part,
+        names=layer.names,
+    )
+
+
+def _lit(rng: np.random.Generator, layer: Layer) -> FloatArray:
+    """Shade an object as if it were embossed and lit from one side."""
+    size = layer.mask.shape[0]
+    scale = size / 128.0
+    spread = between(rng, 1.5, 4.5)
+    height = smooth(layer.coverage, spread * scale)
+    strength = np.float32(between(rng, 0.1, 0.5) * spread * scale)
+    toward_x, toward_y = between(rng, -1.0, 1.0), between(rng, 0.2, 1.0)
+    slope = np.zeros_like(height)
+    slope[:, 1:-1] += (height[:, 2:] - height[:, :-2]) * np.float32(toward_x)
+    slope[1:-1] += (height[2:] - height[:-2]) * np.float32(toward_y)
+    x, y = grid(size)
+    fall = (x - np.float32(0.5)) * np.float32(toward_x) + (y - np.float32(0.5)) * np.float32(toward_y)
+    light = np.float32(between(rng, 0.88, 1.08)) + slope * strength - fall * np.float32(between(rng, 0.0, 0.25))
+    return np.clip(layer.colour * np.clip(light, 0.45, 1.45)[:, :, None], 0.0, 255.0).astype(np.float32)
+
+
+def _stand_out(rng: np.random.Generator, scenery: FloatArray, layer: Layer) -> FloatArray:
+    """Set the background's exposure so that the object can be told from it, and put a soft shade behind."""
+    size = scenery.shape[0]
+    rows, columns = np.nonzero(layer.mask)
+    x, y = grid(size)
+    across, down = int(columns.sum()) / len(columns) / size, int(rows.sum()) / len(rows) / size
+    # A round shade of one size for all: it tells where an object may be, not which.
+    reach = np.float32(between(rng, 0.28, 0.42))
+    distance = ((x - np.float32(across)) ** 2 + (y - np.float32(down + 0.05)) ** 2) / (reach * reach)
+    depth = np.clip(np.float32(1.0) - distance, 0.0, 1.0) * np.float32(between(rng, 0.0, 0.3))
+    scenery = np.asarray(scenery * (np.float32(1.0) - depth)[:, :, None], dtype=np.float32)
+    own, behind = layer.colour[layer.mask], scenery[layer.mask]
+    gap = np.round((own.astype(np.float64).mean(axis=0) - behind.astype(np.float64).mean(axis=0)), 3)
+    apart = float(np.abs(gap).sum())
+    if apart < 120.0:
+        darker = float(own.astype(np.float64).mean()) > 118.0
+        gain = between(rng, 0.55, 0.72) if darker else between(rng, 1.35, 1.6)
+        scenery = scenery * np.float32(gain) + np.float32(0.0 if darker else 24.0)
+    return np.asarray(np.clip(scenery, 0.0, 255.0), dtype=np.float32)
+
+
+def _check(
+    seed: int, label: str | None, occluder: str | None, cover: float | tuple[float, float] | None, cut: bool | None,
+    size: int, background: str | None,
+) -> tuple[float, float]:  # fmt: skip
+    if seed < 0:
+        raise ValueError(f"the seed is {seed}, expected 0 or more; take its absolute value")
+    if size < 32:
+        raise ValueError(f"the size is {size} pixels, expected 32 or more; draw larger and shrink the picture")
+    if label is not None and label not in LABELS:
+        raise ValueError(f"the label is {label!r}, expected one of {', '.join(LABELS)}")
+    if occluder is not None and occluder not in OCCLUDERS:
+        raise ValueError(f"the occluder is {occluder!r}, expected one of {', '.join(OCCLUDERS)}")
+    if background is not None and background not in GROUND_KINDS:
+        raise ValueError(f"the background is {background!r}, expected one of {', '.join(GROUND_KINDS)}")
+    if cut and occluder is not None and occluder not in CUTTERS:
+        raise ValueError(f"a {occluder} occluder cannot cut an object; take one of {', '.join(CUTTERS)}")
+    if cover is None:
+        return (0.08 if cut else 0.05), MOST_COVERED
+    low, high = cover if isinstance(cover, tuple) else (max(0.005, cover - TOLERANCE), cover + TOLERANCE)
+    if not 0.0 < low < high <= 0.95:
+        raise ValueError(
+            f"the cover is {cover}, expected shares with 0 < low < high <= 0.95; for 0 ask occluder='none'"
+        )
+    if occluder == "none":
+        raise ValueError(f"the cover is {cover} but the occluder is 'none'; leave one of the two out")
+    return low, high

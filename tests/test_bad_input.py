@@ -1,0 +1,415 @@
+"""Bad input, through the command line: one line on stderr, exit status 2, no traceback, nothing half-written.
+
+And odd but good input: pictures of every kind that can be read are read right.
+"""
+
+import os
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from becausal.cli import main
+from becausal.explanation import Explanation
+
+MODEL = """
+import numpy as np
+LABELS = ["dark", "bright"]
+OUTPUT = "probabilities"
+calls = 0
+
+def predict(batch):
+    share = (batch[:, 8:16, 8:16].mean(axis=(1, 2, 3)) / 255) ** 2
+    return np.stack([1 - share, share], axis=1)
+
+def fails_halfway(batch):
+    global calls
+    calls += 1
+    if calls > 5:
+        raise RuntimeError("the accelerator\\nhas gone")
+    return predict(batch)
+
+def changes_its_mind(batch):
+    scores = predict(batch)
+    noise = np.random.default_rng().uniform(0, 0.2, len(batch))
+    return np.stack([scores[:, 0] * (1 - noise), 1 - scores[:, 0] * (1 - noise)], axis=1)
+
+def says_nan(batch):
+    return predict(batch) * np.nan
+
+def says_infinity(batch):
+    return predict(batch) + np.inf
+
+def nan_later(batch):
+    global calls
+    calls += 1
+    return predict(batch) * (np.nan if calls > 5 else 1)
+
+def draws_a_picture(batch):
+    return batch
+
+def says_one_number(batch):
+    return 0.5
+
+def says_too_few(batch):
+    return predict(batch)[:1] if len(batch) > 1 else predict(batch)
+
+def says_nothing(batch):
+    return None
+
+def exits(batch):
+    raise SystemExit("bye")
+"""
+BASE = ["--model", "python:net.py:predict", "--method", "dc-causal", "--partitions", "2"]
+Prepare = Callable[[], list[str]]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
+    Path("net.py").write_text(MODEL)
+    Image.fromarray(square()).save("photo.png")
+    return tmp_path
+
+
+def square(side: int = 32) -> np.ndarray:
+    pixels = np.zeros((side, side, 3), np.uint8)
+    pixels[8:16, 8:16] = 255
+    return pixels
+
+
+def image(name: str, data: bytes = b"") -> Prepare:
+    """Explain a file with these bytes; no bytes, no file."""
+
+    def prepare() -> list[str]:
+        if data:
+            Path(name).write_bytes(data)
+        return [name, *BASE]
+
+    return prepare
+
+
+def words(*options: str) -> Prepare:
+    """Explain the good picture with these options over the good ones."""
+    return lambda: ["photo.png", *BASE, *options]
+
+
+def model(spec: str, data: bytes = b"") -> Prepare:
+    """Explain the good picture with another model, whose file holds these bytes."""
+
+    def prepare() -> list[str]:
+        if data:
+            Path(spec).write_bytes(data)
+        return ["photo.png", *BASE, "--model", spec]
+
+    return prepare
+
+
+def bomb() -> bytes:
+    """A PNG of a few bytes that promises 60,000 x 60,000 pixels."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+def truncated() -> list[str]:
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3), np.uint8)
+    Image.fromarray(noise).save("cut.jpg", quality=95)
+    Path("cut.jpg").write_bytes(Path("cut.jpg").read_bytes()[:2000])
+    return ["cut.jpg", *BASE]
+
+
+def empty_file() -> list[str]:
+    Path("empty.png").touch()
+    return ["empty.png", *BASE]
+
+
+def a_folder() -> list[str]:
+    Path("folder.png").mkdir()
+    return ["folder.png", *BASE]
+
+
+def pickled() -> list[str]:
+    np.save("objects.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    return ["objects.npy", *BASE]
+
+
+def with_nan() -> list[str]:
+    np.save("holes.npy", np.full((32, 32), np.nan))
+    return ["holes.npy", *BASE]
+
+
+def wrong_rank() -> list[str]:
+    onnx = pytest.importorskip("onnx")
+    value = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Identity", ["x"], ["y"])],
+        "flat",
+        [value("x", onnx.TensorProto.FLOAT, ["n", 10])],
+        [value("y", onnx.TensorProto.FLOAT, ["n", 10])],
+    )
+    opset = onnx.helper.make_opsetid("", 17)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8), "flat.onnx")
+    return ["photo.png", *BASE, "--model", "flat.onnx"]
+
+
+def no_score_vector() -> list[str]:
+    onnx = pytest.importorskip("onnx")
+    value = onnx.helper.make_tensor_value_info
+    shape = ["n", 3, 32, 32]
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Identity", ["x"], ["y"])],
+        "picture",
+        [value("x", onnx.TensorProto.FLOAT, shape)],
+        [value("y", onnx.TensorProto.FLOAT, shape)],
+    )
+    opset = onnx.helper.make_opsetid("", 17)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8), "picture.onnx")
+    return ["photo.png", *BASE, "--model", "picture.onnx"]
+
+
+def out_is_a_file() -> list[str]:
+    Path("taken").write_text("mine")
+    return ["photo.png", *BASE, "--out", "taken"]
+
+
+def out_is_under_a_file() -> list[str]:
+    Path("taken").write_text("mine")
+    return ["photo.png", *BASE, "--out", "taken/deeper"]
+
+
+def image_folder_is_a_file() -> list[str]:
+    Path("out").mkdir()
+    Path("out/photo").write_text("mine")
+    return ["photo.png", *BASE]
+
+
+BAD: dict[str, tuple[Prepare, str]] = {
+    "missing image": (image("missing.png"), "missing.png"),
+    "zero-byte image": (empty_file, "empty"),
+    "truncated image": (truncated, "cut.jpg"),
+    "text for an image": (image("notes.png", b"these are notes"), "notes.png"),
+    "decompression bomb": (image("bomb.png", bomb()), "million pixels"),
+    "a folder for an image": (a_folder, "folder.png"),
+    "pickled objects": (pickled, "objects.npy"),
+    "an array with NaN": (with_nan, "NaN"),
+    "no model file": (model("missing.onnx"), "missing.onnx"),
+    "a file that is no model": (model("notes.onnx", b"these are notes"), "notes.onnx"),
+    "an empty spec": (model(""), "names no model"),
+    "an unknown kind of model": (model("caffe:net"), "names no model"),
+    "no Python file": (model("python:missing.py:predict"), "missing.py"),
+    "no such function": (model("python:net.py:forecast"), "forecast"),
+    "wrong input rank": (wrong_rank, "axes"),
+    "an output that is no score vector": (no_score_vector, "shape"),
+    "a picture for scores": (model("python:net.py:draws_a_picture"), "shape"),
+    "one number for scores": (model("python:net.py:says_one_number"), "one row"),
+    "too few rows": (model("python:net.py:says_too_few"), ""),
+    "nothing for scores": (model("python:net.py:says_nothing"), ""),
+    "NaN scores": (model("python:net.py:says_nan"), "NaN"),
+    "infinite scores": (model("python:net.py:says_infinity"), "inf"),
+    "NaN scores halfway": (model("python:net.py:nan_later"), "NaN"),
+    "a model that fails halfway": (model("python:net.py:fails_halfway"), "the accelerator has gone"),
+    "a model that exits": (model("python:net.py:exits"), "bye"),
+    "a model that changes its mind": (model("python:net.py:changes_its_mind"), "two ways"),
+    "a target that does not hold": (words("--target", "dark"), "does not hold"),
+    "a fill that has the label": (words("--fill", "white"), "empty"),
+    "an unknown target": (words("--target", "brigth"), "bright"),
+    "a target out of range": (words("--target", "7"), "7"),
+    "against itself": (words("--against", "bright"), "same"),
+    "an unknown fill": (words("--fill", "plaid"), "plaid"),
+    "a fill picture that is missing": (words("--fill", "image:missing.png"), "missing.png"),
+    "an unknown method": (words("--method", "magic"), "magic"),
+    "an unknown option of the method": (words("--option", "speed=9"), "speed"),
+    "an option without a value": (words("--option", "speed"), "key=value"),
+    "an option of a wrong type": (words("--option", "parts=many"), "many"),
+    "an option out of range": (words("--partitions", "0"), "partitions"),
+    "an unknown option": (words("--sped", "9"), "--sped"),
+    "a number that is none": (words("--seed", "first"), "--seed"),
+    "a grain that is none": (words("--grain", "fine"), "fine"),
+    "a grain of nothing": (words("--grain", "0"), "grain"),
+    "no top at all": (words("--top", "0"), "top"),
+    "a confidence above all": (words("--confidence", "2"), "confidence"),
+    "a budget for nothing": (words("--max-calls", "1"), "max_calls"),
+    "a batch of nothing": (words("--batch-size", "0"), "batch_size"),
+    "an unknown device": (words("--device", "abacus"), "abacus"),
+    "an unknown preset": (words("--preprocess", "magic"), "magic"),
+    "an unknown resize": (words("--resize", "sideways"), "sideways"),
+    "an unknown kind of output": (words("--output", "poems"), "poems"),
+    "no labels file": (words("--labels", "missing.txt"), "missing.txt"),
+    "an output folder that is a file": (out_is_a_file, "taken"),
+    "an output folder under a file": (out_is_under_a_file, "taken"),
+    "an image's folder that is a file": (image_folder_is_a_file, "photo"),
+    "no network for a hub model": (model("hf:nobody/no-such-model"), "hf"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_gives_one_line_and_leaves_nothing(
+    name: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare, expected = BAD[name]
+    arguments = prepare()
+    if "--out" not in arguments:
+        arguments += ["--out", "out"]
+    before = snapshot(place)
+    status = main(["explain", *arguments])
+    said, complaint = capsys.readouterr()
+    assert status == 2, said
+    assert said == ""
+    assert complaint.startswith("becausal: error: ")
+    assert complaint.count("\n") == 1, complaint
+    assert "Traceback" not in complaint
+    assert len(complaint) < 500
+    assert expected in complaint
+    assert snapshot(place) == before
+
+
+def snapshot(place: Path) -> dict[str, bytes]:
+    """Every file of a folder, but for caches of compiled code."""
+    return {
+        str(path.relative_to(place)): path.read_bytes()
+        for path in place.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+@pytest.mark.parametrize("name", ["missing image", "a model that fails halfway", "an unknown option"])
+def test_bad_input_to_the_command_itself(name: str, place: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "becausal", "explain", *BAD[name][0](), "--out", "out"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("becausal: error: ")
+    assert done.stderr.count("\n") == 1
+    assert not os.path.lexists("out")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["verify", "nowhere"], "nowhere"),
+        (["verify", "."], "explanation.json"),
+        (["inspect", "missing.onnx"], "missing.onnx"),
+        (["inspect", "python:net.py:predict", "missing.png"], "missing.png"),
+        (["methods", "magic"], "magic"),
+        (["scenes", "make", "--count", "0", "--out", "x"], "count"),
+        (["scenes", "show", "--out", "sheet.txt"], "sheet.txt"),
+        (["explian"], "explain"),
+        (["explain"], "IMAGE"),
+        (["explain", "photo.png"], "--model"),
+        (["demo", "--out", "net.py"], "net.py"),
+    ],
+)
+def test_bad_input_to_other_commands(
+    arguments: list[str], expected: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = snapshot(place)
+    assert main(arguments) == 2
+    said, complaint = capsys.readouterr()
+    assert said == ""
+    assert complaint.startswith("becausal: error: ")
+    assert complaint.count("\n") == 1
+    assert expected in complaint
+    assert snapshot(place) == before
+
+
+def test_a_damaged_record_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "photo.png", *BASE]) == 0
+    record = Path("becausal-out/photo/explanation.json")
+    record.write_text(record.read_text()[:300])
+    capsys.readouterr()
+    assert main(["verify", "becausal-out/photo"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def save_animation() -> str:
+    frames = [Image.fromarray(square()), Image.new("RGB", (32, 32), "red")]
+    frames[0].save("moving.gif", save_all=True, append_images=frames[1:], loop=0)
+    return "moving.gif"
+
+
+def save_cmyk() -> str:
+    Image.fromarray(square()).convert("CMYK").save("print.tif")
+    return "print.tif"
+
+
+def save_deep() -> str:
+    Image.fromarray(square()[..., 0].astype(np.uint16) * 257).save("deep.png")
+    return "deep.png"
+
+
+def save_grey() -> str:
+    Image.fromarray(square()[..., 0]).save("grey.png")
+    return "grey.png"
+
+
+def save_alpha() -> str:
+    pixels = np.zeros((32, 32, 4), np.uint8)
+    pixels[..., 3] = 255
+    pixels[8:16, 8:16, 3] = 0  # clear, so white shows through
+    Image.fromarray(pixels).save("clear.png")
+    return "clear.png"
+
+
+def save_rotated() -> str:
+    lying = np.rot90(np.pad(square(), ((0, 0), (0, 8), (0, 0))))  # 40 rows by 32 columns, as a camera held upright
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned right by a quarter
+    Image.fromarray(lying).save("camera.png", exif=exif)
+    return "camera.png"
+
+
+GOOD: dict[str, Callable[[], str]] = {
+    "animated": save_animation,
+    "CMYK": save_cmyk,
+    "16-bit": save_deep,
+    "grey": save_grey,
+    "alpha": save_alpha,
+    "EXIF-rotated": save_rotated,
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_odd_pictures_are_read_right(name: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", GOOD[name](), *BASE, "--out", "out"]) == 0, capsys.readouterr().err
+    (folder,) = Path("out").iterdir()
+    view = Explanation.load(folder).view
+    assert view.shape == ((32, 40, 3) if name == "EXIF-rotated" else (32, 32, 3))
+    np.testing.assert_array_equal(view[:, :32], square())
+
+
+def test_one_pixel_is_a_picture(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("net.py").write_text(MODEL.replace("[:, 8:16, 8:16]", ""))
+    Image.new("RGB", (1, 1), "white").save("dot.png")
+    assert main(["explain", "dot.png", *BASE, "--grain", "1"]) == 0, capsys.readouterr().err
+    explanation = Explanation.load("becausal-out/dot")
+    assert explanation.pixels == 1
+    assert explanation.checks.minimal_grain == 1
+
+
+@pytest.mark.slow
+def test_a_picture_of_a_hundred_megapixels_is_read(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("net.py").write_text("SIZE = 32\n" + MODEL)
+    big = Image.new("RGB", (12_000, 9_000))
+    big.paste("white", (3750, 2250, 6000, 4500))  # rows and columns 8 to 16 of the view
+    big.save("big.png", compress_level=1)
+    assert main(["explain", "big.png", *BASE]) == 0, capsys.readouterr().err
+    explanation = Explanation.load("becausal-out/big")
+    assert explanation.label == "bright"
+    assert explanation.on_original(explanation.visible).shape == (9_000, 12_000)

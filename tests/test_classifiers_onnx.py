@@ -1,0 +1,238 @@
+"""ONNX files of every shape: made here, one node or two each."""
+
+import numpy as np
+import pytest
+
+from becausal.classifiers import load_model
+from becausal.classifiers.preprocess import PRESETS
+from becausal.errors import ModelError
+
+onnx = pytest.importorskip("onnx")
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+TYPES = {"f4": TensorProto.FLOAT, "f2": TensorProto.FLOAT16, "u1": TensorProto.UINT8, "f8": TensorProto.DOUBLE}
+
+
+def make(path, shape, *, layout="nchw", ends=("softmax",), kind="f4", names=("scores",), classes=4, sides=(6, 8)):
+    """A network: the mean over all pixels, channel by channel, times fixed weights, then each of `ends`."""
+    axes = [2, 3] if layout == "nchw" else [1, 2]
+    channels = shape[1] if layout == "nchw" else shape[3]
+    weights = np.random.default_rng(0).normal(0, 2, (channels, classes)).astype(np.float32)
+    tables = [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(np.array(axes, np.int64), "axes")]
+    nodes = [
+        helper.make_node("Cast", ["x"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("ReduceMean", ["f", "axes"], ["m"], keepdims=0),
+        helper.make_node("MatMul", ["m", "w"], ["z"]),
+    ]
+    outputs = []
+    for end, name in zip(ends, names, strict=True):
+        node = {
+            "softmax": lambda n: helper.make_node("Softmax", ["z"], [n], axis=1),
+            "none": lambda n: helper.make_node("Identity", ["z"], [n]),
+            "sigmoid": lambda n: helper.make_node("Sigmoid", ["z"], [n]),
+            "argmax": lambda n: helper.make_node("ArgMax", ["z"], [n], axis=1, keepdims=0),
+            "pixels": lambda n: helper.make_node("Identity", ["f"], [n]),
+        }[end](name)
+        nodes.append(node)
+        whole = end == "argmax"
+        dims = [shape[0]] if whole else shape if end == "pixels" else [shape[0], classes]
+        outputs.append(helper.make_tensor_value_info(name, TensorProto.INT64 if whole else TensorProto.FLOAT, dims))
+    entry = helper.make_tensor_value_info("x", TYPES[kind], shape)
+    graph = helper.make_graph(nodes, "g", [entry], outputs, tables)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.save(model, path)
+    return path, weights
+
+
+def softmax(z):
+    e = np.exp(z - z.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+def pixels(n=5, shape=(6, 8, 3)):
+    """Pictures of different means, so that classes differ."""
+    rng = np.random.default_rng(1)
+    return np.clip(rng.integers(0, 256, (n, 1, 1, shape[2])) + rng.integers(-9, 9, (n, *shape)), 0, 255).astype("u1")
+
+
+def expected(weights, batch, preset="imagenet"):
+    return softmax(PRESETS[preset].apply(batch).mean(axis=(1, 2)) @ weights)
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+def test_layouts_are_told_by_the_shape(tmp_path, layout):
+    shape = ["N", 3, 6, 8] if layout == "nchw" else ["N", 6, 8, 3]
+    path, weights = make(tmp_path / "net.onnx", shape, layout=layout)
+    classifier = load_model(path)
+    assert classifier.info.geometry.grid == (6, 8)
+    assert np.allclose(classifier.classify(pixels()), expected(weights, pixels()), atol=1e-5)
+    assert any("imagenet assumed" in note for note in classifier.info.notes)
+    assert any("probabilities" in note for note in classifier.info.notes)
+    assert classifier.info.sha256 is not None
+    assert classifier.fixed_sizes == ()
+
+
+def test_an_ambiguous_layout_is_said(tmp_path):
+    path, _ = make(tmp_path / "net.onnx", ["N", 3, 6, 3])
+    classifier = load_model(path, preprocess="tf")
+    assert "nchw assumed" in classifier.info.notes[0]
+    (tmp_path / "net.toml").write_text('layout = "nchw"\npreprocess = "tf"')
+    assert not any("assumed" in note for note in load_model(path).info.notes)
+
+
+def test_a_fixed_batch_is_padded(tmp_path):
+    path, weights = make(tmp_path / "net.onnx", [4, 3, 6, 8])
+    classifier = load_model(path, preprocess="tf")
+    assert classifier.batch_size == 4
+    assert classifier.fixed_sizes == (4,)
+    for count in (1, 4, 7):
+        batch = pixels(count)
+        assert np.allclose(classifier.classify(batch), expected(weights, batch, "tf"), atol=1e-5)
+    staged = classifier.stage(pixels()[0], pixels()[1])
+    visible = np.ones((3, 6, 8), bool)
+    asked = classifier.ask([staged], np.zeros(3, np.intp), visible)
+    assert np.allclose(asked, expected(weights, pixels()[[0, 0, 0]], "tf"), atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "preset"), [("u1", "raw"), ("f2", "imagenet"), ("f8", "imagenet")])
+def test_types_of_input(tmp_path, kind, preset):
+    path, weights = make(tmp_path / "net.onnx", ["N", 3, 6, 8], kind=kind)
+    classifier = load_model(path)
+    assert f"{preset}:" in classifier.info.numbers
+    tolerance = 5e-3 if kind == "f2" else 1e-4
+    assert np.allclose(classifier.classify(pixels()), expected(weights, pixels(), preset), atol=tolerance)
+    view, background = pixels(2)
+    visible = np.random.default_rng(0).random((3, 6, 8)) < 0.5
+    asked = classifier.ask([classifier.stage(view, background)], np.zeros(3, np.intp), visible)
+    assert np.array_equal(asked, classifier.classify(np.where(visible[..., None], view, background)))
+
+
+def test_one_softmax_at_most(tmp_path):
+    for end, name in (("none", "logits"), ("none", "y"), ("softmax", "probs"), ("softmax", "y"), ("softmax", "logits")):
+        path, weights = make(tmp_path / "net.onnx", ["N", 3, 6, 8], ends=(end,), names=(name,))
+        assert np.allclose(load_model(path).classify(pixels()), expected(weights, pixels()), atol=1e-5)
+    make(tmp_path / "net.onnx", ["N", 3, 6, 8], ends=("none",), names=("y",))
+    with pytest.raises(ModelError, match="option says probabilities"):
+        load_model(tmp_path / "net.onnx", output="probabilities")
+
+
+def test_several_outputs(tmp_path):
+    file = tmp_path / "net.onnx"
+    path, weights = make(file, ["N", 3, 6, 8], ends=("pixels", "none", "softmax"), names=("f2", "logits", "Probs"))
+    classifier = load_model(path, preprocess="imagenet")
+    assert classifier.info.notes == ()
+    assert np.allclose(classifier.classify(pixels()), expected(weights, pixels()), atol=1e-5)
+    path, weights = make(file, ["N", 3, 6, 8], ends=("pixels", "none", "softmax"), names=("a", "b", "c"))
+    classifier = load_model(path, preprocess="imagenet")
+    assert "of the outputs a, b, c b is read" in classifier.info.notes[0]
+    (tmp_path / "net.toml").write_text('output_name = "c"\npreprocess = "imagenet"\noutput = "probabilities"')
+    assert load_model(path).info.notes == ()
+    (tmp_path / "net.toml").write_text('output_name = "d"')
+    with pytest.raises(ModelError, match="no output 'd'; it has a, b, c"):
+        load_model(path)
+    (tmp_path / "net.toml").write_text('output_name = "a"')
+    with pytest.raises(ModelError, match="no classifier"):
+        load_model(path)
+
+
+@pytest.mark.parametrize("end", ["none", "sigmoid"])
+def test_one_column_is_two_classes(tmp_path, end):
+    path, weights = make(tmp_path / "net.onnx", ["N", 3, 6, 8], ends=(end,), classes=1)
+    classifier = load_model(path, labels=["cat"])
+    logit = PRESETS["imagenet"].apply(pixels()).mean(axis=(1, 2)) @ weights
+    positive = 1 / (1 + np.exp(-logit[:, 0]))
+    assert classifier.info.labels == ("not cat", "cat")
+    assert np.allclose(classifier.classify(pixels()), np.stack([1 - positive, positive], 1), atol=1e-5)
+
+
+def test_many_labels_at_once(tmp_path):
+    path, weights = make(tmp_path / "net.onnx", ["N", 3, 6, 8], ends=("none",))
+    classifier = load_model(path, output="multilabel-logits")
+    logit = PRESETS["imagenet"].apply(pixels()).mean(axis=(1, 2)) @ weights
+    assert classifier.info.output == "multilabel"
+    assert np.allclose(classifier.classify(pixels()), 1 / (1 + np.exp(-logit)), atol=1e-5)
+
+
+def test_labels_only(tmp_path):
+    path, weights = make(tmp_path / "net.onnx", ["N", 3, 6, 8], ends=("argmax",))
+    classifier = load_model(path)
+    assert classifier.info.output == "labels"
+    assert np.array_equal(classifier.classify(pixels()), expected(weights, pixels()).argmax(1))
+
+
+def test_grey_networks(tmp_path):
+    path, weights = make(tmp_path / "net.onnx", ["N", 1, 6, 8])
+    classifier = load_model(path)
+    assert classifier.info.channels == 3
+    assert any("luminance" in note for note in classifier.info.notes)
+    grey = (pixels() @ [0.299, 0.587, 0.114])[..., None] / 255
+    assert np.allclose(classifier.classify(pixels()), softmax(grey.mean(axis=(1, 2)) @ weights), atol=1e-5)
+
+
+def test_networks_of_many_channels(tmp_path):
+    path, weights = make(tmp_path / "net.onnx", ["N", 7, 16, 18])
+    classifier = load_model(path)
+    assert classifier.info.channels == 7
+    batch = np.random.default_rng(0).normal(0, 1, (2, 16, 18, 7)).astype("f4")
+    assert np.allclose(classifier.classify(batch), softmax(batch.mean(axis=(1, 2)) @ weights), atol=1e-5)
+
+
+def test_free_sizes(tmp_path):
+    path, _ = make(tmp_path / "net.onnx", ["N", 3, "h", "w"])
+    assert any("224x224 assumed" in note for note in load_model(path).info.notes)
+    assert load_model(path, resize="48/32").info.geometry.grid == (32, 32)
+    with pytest.raises(ModelError, match="the crop is 5x5 but"):
+        load_model(make(tmp_path / "net.onnx", ["N", 3, 6, 8])[0], resize="9/5")
+
+
+def test_labels_must_fit(tmp_path):
+    path, _ = make(tmp_path / "net.onnx", ["N", 3, 6, 8])
+    assert load_model(path, labels=list("abcd")).info.name_of(2) == "c"
+    with pytest.raises(ModelError, match="2 labels but the model has 4 classes"):
+        load_model(path, labels=["a", "b"])
+
+
+def test_what_is_no_model_says_so(tmp_path):
+    (tmp_path / "text.onnx").write_text("hello")
+    (tmp_path / "empty.onnx").write_bytes(b"")
+    for name in ("text.onnx", "empty.onnx"):
+        with pytest.raises(ModelError, match="cannot be loaded as an ONNX model") as caught:
+            load_model(tmp_path / name)
+        assert "\n" not in str(caught.value)
+    entry = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 5])
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 5])
+    graph = helper.make_graph([helper.make_node("Softmax", ["x"], ["y"])], "g", [entry], [output])
+    onnx.save(
+        helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 18)]), tmp_path / "flat.onnx"
+    )
+    with pytest.raises(ModelError, match="has 2 axes; pictures need 4"):
+        load_model(tmp_path / "flat.onnx")
+
+
+def test_devices_that_are_not_here(tmp_path):
+    import onnxruntime
+
+    path, _ = make(tmp_path / "net.onnx", ["N", 3, 6, 8])
+    with pytest.raises(ModelError, match="cpu or cuda"):
+        load_model(path, device="tpu")
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        with pytest.raises(ModelError, match="onnxruntime-gpu"):
+            load_model(path, device="cuda")
+
+
+def test_threads_may_share_a_classifier(tmp_path):
+    from concurrent.futures import ThreadPoolExecutor
+
+    path, _ = make(tmp_path / "net.onnx", ["N", 3, 6, 8])
+    classifier = load_model(path, threads=1)
+    views = pixels(8)
+    staged = [classifier.stage(view, 255 - view) for view in views]
+    visible = np.random.default_rng(0).random((16, 6, 8)) < 0.5
+
+    def ask(i):
+        return classifier.ask([staged[i % 8]], np.zeros(16, np.intp), visible)
+
+    alone = [ask(i) for i in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        for i, answer in enumerate(pool.map(ask, range(64))):
+            assert np.array_equal(answer, alone[i % 8])

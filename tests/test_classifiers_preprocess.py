@@ -1,0 +1,257 @@
+"""Numbers, geometry, TOML files, and the meaning of raw outputs."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from becausal.classifiers.compose import Composer
+from becausal.classifiers.preprocess import (
+    PRESETS,
+    Normalisation,
+    choose_numbers,
+    parse_numbers,
+    parse_resize,
+    plan_geometry,
+)
+from becausal.classifiers.reading import Reading, as_table, name_classes, read_output
+from becausal.classifiers.settings import gather_settings
+from becausal.errors import AnswerError, ModelError, OptionError
+
+GREY = Normalisation(1 / 255, order="grey", name="grey")
+NUMBERS = [*PRESETS.values(), parse_numbers("caffe:104,117,123"), GREY]
+
+
+def picture(seed, shape=(9, 11, 3), dtype=np.uint8):
+    return np.random.default_rng(seed).integers(0, 256, shape).astype(dtype)
+
+
+def test_presets_are_what_their_names_say():
+    pixels = picture(0).astype(np.float64)
+    mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+    expected = {
+        "imagenet": (pixels / 255 - mean) / std,
+        "tf": pixels / 127.5 - 1,
+        "caffe": pixels[..., ::-1] - [103.939, 116.779, 123.68],
+        "unit": pixels / 255,
+        "raw": pixels,
+    }
+    for name, values in expected.items():
+        found = PRESETS[name].apply(picture(0))
+        assert found.dtype == np.float32
+        assert np.allclose(found, values, atol=2e-5)
+    assert str(PRESETS["tf"]) == "tf: RGB, x/127.5, minus 1"
+    grey = GREY.apply(picture(0))
+    assert grey.shape == (9, 11, 1)
+    assert np.allclose(grey[..., 0], pixels @ [0.299, 0.587, 0.114] / 255, atol=1e-6)
+
+
+@pytest.mark.parametrize("numbers", NUMBERS, ids=lambda n: n.name)
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
+def test_composing_then_normalising_is_the_same_bit_for_bit(numbers, layout, dtype):
+    composer = Composer(numbers.apply, layout=layout, dtype=np.dtype(dtype))
+    view, background = picture(1), picture(2)
+    visible = np.random.default_rng(3).random((5, 9, 11)) < 0.5
+    batch = composer.compose([composer.stage(view, background)], np.zeros(5, np.intp), visible)
+    expected = composer.batch(np.where(visible[..., None], view, background))
+    assert batch.dtype == dtype
+    assert np.array_equal(batch, expected)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(1, 7), min_size=1, max_size=3),
+    st.integers(1, 4),
+    st.sampled_from(["u1", "i2", "f2", "f4", "f8", "i8"]),
+    st.integers(0, 99),
+)
+def test_raw_arrays_of_any_dimension_compose(grid, channels, dtype, seed):
+    composer = Composer(np.asarray, reuses_buffer=False)
+    rng = np.random.default_rng(seed)
+    pairs = [
+        (picture(seed + i, (*grid, channels), dtype), picture(seed - i - 1 + 200, (*grid, channels), dtype))
+        for i in (0, 1)
+    ]
+    visible = rng.random((4, *grid)) < 0.5
+    which = rng.integers(0, 2, 4)
+    batch = composer.compose([composer.stage(*pair) for pair in pairs], which, visible)
+    for row, pair, seen in zip(batch, which, visible, strict=True):
+        assert np.array_equal(row, np.where(seen[..., None], *pairs[pair]))
+    assert batch.dtype == np.dtype(dtype)
+
+
+def test_the_buffer_is_reused_and_grows():
+    composer = Composer(PRESETS["tf"].apply, layout="nchw")
+    staged = composer.stage(picture(0), picture(1))
+    first = composer.compose([staged], np.zeros(3, np.intp), np.ones((3, 9, 11), bool))
+    second = composer.compose([staged], np.zeros(2, np.intp), np.zeros((2, 9, 11), bool))
+    assert np.shares_memory(first, second)
+    third = composer.compose([staged], np.zeros(4, np.intp), np.zeros((4, 9, 11), bool))
+    assert len(third) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "resize", "crop"),
+    [
+        ("256", 256, None),
+        (256, 256, None),
+        ("squash", "squash", None),
+        ("squash:256", (256, 256), None),
+        ("squash:256x320", (256, 320), None),
+        ("256/224", 256, (224, 224)),
+        ("squash:256/227x200", (256, 256), (227, 200)),
+    ],
+)
+def test_resize_texts(text, resize, crop):
+    assert parse_resize(text) == (resize, crop)
+
+
+@pytest.mark.parametrize("text", ["", "x", "-3", "0", "256/", "256/x", "squash:", "1.5", "256/0"])
+def test_resize_texts_that_are_refused(text):
+    if text == "256/":
+        assert parse_resize(text) == (256, None)
+        return
+    with pytest.raises(OptionError):
+        parse_resize(text)
+
+
+def test_geometry_and_what_is_assumed():
+    plain, notes = plan_geometry((224, 224), resize=None, crop=None, interpolation=None)
+    assert (plain.grid, plain.resize, notes) == ((224, 224), None, ())
+    free, notes = plan_geometry(None, resize=None, crop=None, interpolation="bicubic")
+    assert free.grid == (224, 224)
+    assert free.interpolation == "bicubic"
+    assert "224x224 assumed" in notes[0]
+    assert plan_geometry(None, resize=300, crop=None, interpolation=None)[0].grid == (300, 300)
+    assert "black" in plan_geometry((224, 224), resize=200, crop=None, interpolation=None)[1][0]
+    with pytest.raises(ModelError, match="the network takes 224x224"):
+        plan_geometry((224, 224), resize=None, crop=(200, 200), interpolation=None)
+
+
+def test_assumed_numbers_are_said():
+    for channels, name in [(3, "imagenet"), (1, "unit"), (7, "raw")]:
+        numbers, notes = choose_numbers(None, channels=channels)
+        assert numbers.name == name
+        assert f"{name} assumed" in notes[0]
+    assert choose_numbers(PRESETS["tf"], channels=3)[1] == ()
+    assert choose_numbers(None, channels=3, is_integer=True)[0].name == "raw"
+    with pytest.raises(ModelError, match="3 numbers per pixel"):
+        choose_numbers(PRESETS["imagenet"], channels=1)
+
+
+# ---- TOML
+
+
+def card(tmp_path, text):
+    (tmp_path / "net.toml").write_text(text, encoding="utf-8")
+    return tmp_path / "net.onnx"
+
+
+def test_a_toml_file_next_to_the_model(tmp_path):
+    (tmp_path / "names.txt").write_text("cat\ndog\n")
+    file = card(
+        tmp_path,
+        'mean = [1, 2, 3.5]\nstd = 2\nscale = 0.5\norder = "bgr"\nresize = "squash:64"\ncrop = [60, 50]\n'
+        'interpolation = "lanczos"\nlabels = "names.txt"\noutput = "logits"\n'
+        'input = "x"\noutput_name = "y"\nlayout = "nhwc"\n',
+    )
+    said = gather_settings(file)
+    assert said.numbers == Normalisation(0.5, (1.0, 2.0, 3.5), (2.0,), "bgr", "TOML file")
+    assert (said.resize, said.crop, said.interpolation) == ((64, 64), (60, 50), "lanczos")
+    assert (said.labels, said.output, said.layout) == (("cat", "dog"), "logits", "nhwc")
+    assert (said.input_name, said.output_name) == ("x", "y")
+
+
+def test_options_win_over_the_file(tmp_path):
+    file = card(tmp_path, 'preprocess = "tf"\nresize = 64\nlabels = ["a"]\noutput = "logits"\n')
+    said = gather_settings(file, preprocess="raw", resize="squash", labels=["b", "c"], output="multilabel")
+    assert said.numbers is PRESETS["raw"]
+    assert (said.resize, said.labels, said.output) == ("squash", ("b", "c"), "multilabel")
+    assert dict(said.loading) == {"preprocess": "raw", "resize": "squash", "labels": "2 names", "output": "multilabel"}
+    other = tmp_path / "other.toml"
+    other.write_text('preprocess = "unit"')
+    assert gather_settings(file, preprocess=other).numbers is PRESETS["unit"]
+    with pytest.raises(ModelError, match="there is no file"):
+        gather_settings(file, preprocess="missing.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("preproces = 1", "unknown key 'preproces'"),
+        ("a = ", "cannot be read"),
+        ('preprocess = "tf"\nmean = 1', "not both"),
+        ('order = "xyz"', "expected one of rgb, bgr, grey"),
+        ('mean = "a"', "expected a number"),
+        ("mean = [true]", "expected a number"),
+        ("std = 0", "not 0"),
+        ("crop = [1, 2, 3]", "no size"),
+        ('resize = "x"', "unknown resize"),
+        ('interpolation = "x"', "unknown interpolation"),
+        ("input = 3", "expected a name"),
+        ('labels = "missing.txt"', "cannot be read"),
+    ],
+)
+def test_a_toml_file_that_makes_no_sense(tmp_path, text, words):
+    with pytest.raises(ModelError, match=words):
+        gather_settings(card(tmp_path, text))
+
+
+# ---- outputs
+
+
+def rows(*values):
+    return np.array(values, np.float32)
+
+
+def test_values_tell_probabilities_from_logits():
+    reading, notes = read_output(rows([0.2, 0.8], [1, 0]), said=None)
+    assert reading.meaning == "probabilities"
+    assert "no softmax" in notes[0]
+    assert np.array_equal(reading.scores(rows([0.3, 0.7])), rows([0.3, 0.7]))
+    reading, notes = read_output(rows([2, -1], [0.5, 0.5]), said=None)
+    assert reading.meaning == "logits"
+    assert "softmax applied once" in notes[0]
+    assert np.allclose(reading.scores(rows([1000, 1000])), 0.5)
+
+
+def test_one_column_means_two_classes():
+    reading, notes = read_output(rows([-3], [4]), said=None)
+    assert (reading.classes, reading.is_single, reading.output) == (2, True, "probabilities")
+    assert "sigmoid applied" in notes[0]
+    assert np.allclose(reading.scores(rows([0], [100])), [[0.5, 0.5], [0, 1]])
+    sure, _ = read_output(np.array([0.2, 0.9]), said=None)
+    assert np.allclose(sure.scores(np.array([0.25])), [[0.75, 0.25]])
+    assert name_classes(sure, None) == ("not positive", "positive")
+    assert name_classes(sure, ("cat",)) == ("not cat", "cat")
+    assert name_classes(sure, ("dog", "cat")) == ("dog", "cat")
+    with pytest.raises(ModelError, match="two classes"):
+        name_classes(sure, ("a", "b", "c"))
+
+
+def test_what_is_said_counts_unless_it_cannot_be():
+    many, _ = read_output(rows([3, 4], [-1, 0]), said="multilabel-logits")
+    assert many.output == "multilabel"
+    assert np.allclose(many.scores(rows([0, 100])), [[0.5, 1]])
+    assert read_output(rows([0.9, 0.8]), said="multilabel")[0].output == "multilabel"
+    labels, _ = read_output(rows([3, 4], [5, 0]), said="labels")
+    assert labels.scores(rows([3, 4], [5, 0])).tolist() == [1, 0]
+    with pytest.raises(ModelError, match="say logits instead"):
+        read_output(rows([3, 4]), said="probabilities")
+    kept, notes = read_output(rows([0.5, 0.5], [1, 0]), said="logits")
+    assert kept.meaning == "probabilities"  # never a second softmax
+    assert "no softmax applied" in notes[0]
+
+
+def test_labels_shapes_and_refusals():
+    reading, _ = read_output(np.array([3, 1]), said=None)
+    assert reading.output == "labels"
+    assert reading.scores(np.array([3, 1])).tolist() == [3, 1]
+    assert as_table(np.zeros((4, 5, 1, 1))).shape == (4, 5)
+    with pytest.raises(AnswerError):
+        as_table(np.zeros((4, 5, 2, 2)))
+    with pytest.raises(ModelError, match="no classifier"):
+        read_output(np.zeros((4, 5, 2, 2)), said=None)
+    with pytest.raises(ModelError, match="3 labels but the model has 2"):
+        name_classes(Reading("logits", 2), ("a", "b", "c"))

@@ -1,0 +1,190 @@
+"""Any Python function, on pictures, signals and volumes, with scores or just labels."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from becausal.classifiers import as_classifier, load_model
+from becausal.contracts import Geometry
+from becausal.engine import check_scores
+from becausal.errors import AnswerError, ModelError
+from becausal.images import load_image, make_view
+
+
+def ask(classifier, view, background, visible):
+    staged = classifier.stage(view, background)
+    answer = classifier.ask([staged], np.zeros(len(visible), np.intp), visible)
+    return check_scores(answer, len(visible), classifier.info.output)
+
+
+def brightness(batch):
+    bright = batch.reshape(len(batch), -1).mean(axis=1, dtype=float) / 255
+    return np.stack([1 - bright, bright], axis=1)
+
+
+def picture(h=6, w=7, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (h, w, 3)).astype(np.uint8)
+
+
+def test_a_function_of_pictures_at_their_own_size():
+    seen = []
+
+    def predict(batch):
+        seen.append(batch)
+        return brightness(batch)
+
+    classifier = as_classifier(predict)
+    assert classifier.info.geometry is None
+    view, background = picture(), picture(seed=1)
+    visible = np.random.default_rng(2).random((3, 6, 7)) < 0.5
+    answer = ask(classifier, view, background, visible)
+    composed = np.where(visible[..., None], view, background)
+    assert np.array_equal(seen[-1], composed)
+    assert seen[-1].dtype == np.uint8
+    assert np.allclose(answer, brightness(composed))
+    assert classifier.info.output == "probabilities"
+    assert not np.shares_memory(seen[-1], seen[-2])  # it may keep what it is given
+    assert np.allclose(classifier.classify(composed), answer)
+
+
+def test_logits_are_softmaxed_once():
+    classifier = as_classifier(lambda batch: brightness(batch) * 10)
+    answer = ask(classifier, picture(), picture(seed=1), np.ones((2, 6, 7), bool))
+    assert np.allclose(answer.sum(axis=1), 1)
+    assert any("softmax applied once" in note for note in classifier.info.notes)
+
+
+@pytest.mark.parametrize("shape", [(40,), (5, 6), (4, 5, 6)])
+def test_arrays_keep_their_own_shape(shape):
+    shapes = set()
+
+    def predict(batch):
+        shapes.add((batch.shape[1:], batch.dtype.str))
+        bright = batch.reshape(len(batch), -1).mean(axis=1)
+        return np.stack([1 - bright, bright], axis=1)
+
+    view = make_view(load_image(np.random.default_rng(0).random(shape)), None)
+    visible = np.random.default_rng(1).random((4, *shape)) < 0.5
+    ask(as_classifier(predict), view.pixels, view.pixels * 0, visible)
+    assert shapes == {(shape, "<f8")}
+
+
+@pytest.mark.parametrize("answer", [np.array, list, tuple, lambda rows: np.array(rows, object)])
+def test_names_get_numbers_as_they_appear(answer):
+    def predict(batch):
+        return answer(["dark" if row.mean() < 128 else "bright" for row in batch])
+
+    classifier = as_classifier(predict)
+    view, background = np.full((4, 4, 3), 200, np.uint8), np.zeros((4, 4, 3), np.uint8)
+    visible = np.stack([np.ones((4, 4), bool), np.zeros((4, 4), bool)])
+    assert ask(classifier, view, background, visible).tolist() == [0, 1]
+    assert classifier.info.output == "labels"
+    assert [classifier.info.name_of(i) for i in (0, 1)] == ["bright", "dark"]
+    known = as_classifier(predict, labels=["dark", "bright", "other"])
+    assert ask(known, view, background, visible).tolist() == [1, 0]
+    assert known.info.labels == ("dark", "bright", "other")
+
+
+def test_whole_numbers_are_labels_and_torch_tensors_will_do():
+    classifier = as_classifier(lambda batch: [int(row.mean() > 128) for row in batch], labels=["dark", "bright"])
+    view = np.full((6, 7, 3), 9, np.uint8)
+    assert ask(classifier, view, view, np.ones((2, 6, 7), bool)).tolist() == [0, 0]
+    assert classifier.info.name_of(0) == "dark"
+    torch = pytest.importorskip("torch")
+    scores = as_classifier(lambda batch: torch.tensor(brightness(batch), requires_grad=True))
+    assert ask(scores, picture(), picture(), np.ones((2, 6, 7), bool)).shape == (2, 2)
+
+
+def test_attributes_of_a_function():
+    def predict(batch):
+        assert batch.shape[1:] == (8, 8, 3)
+        return brightness(batch) * 3
+
+    predict.labels = ["dark", "bright"]
+    predict.output = "logits"
+    predict.geometry = Geometry((8, 8), 10)
+    classifier = as_classifier(predict)
+    assert classifier.info.geometry == Geometry((8, 8), 10)
+    assert classifier.info.labels == ("dark", "bright")
+    view = make_view(load_image(picture(20, 30)), classifier.info.geometry).pixels
+    assert ask(classifier, view, view, np.ones((1, 8, 8), bool)).shape == (1, 2)
+
+
+def test_options_say_the_size_and_the_numbers():
+    types = []
+
+    def predict(batch):
+        types.append((batch.dtype, batch.shape, batch.min() >= -1, batch.max() <= 1))
+        return brightness((batch + 1) * 127)
+
+    classifier = as_classifier(predict, resize="squash/8", preprocess="tf", batch_size=5)
+    assert classifier.info.geometry == Geometry((8, 8), "squash")
+    assert classifier.batch_size == 5
+    classifier.classify(np.zeros((7, 8, 8, 3), np.uint8))
+    assert types[-1] == (np.float32, (2, 8, 8, 3), True, True)
+
+
+FILE = """
+import numpy as np
+SIZE = 8
+LABELS = ["dark", "bright"]
+OUTPUT = "probabilities"
+
+def predict(batch):
+    assert batch.shape[1:] == (8, 8, 3), batch.shape
+    bright = batch.reshape(len(batch), -1).mean(axis=1) / 255
+    return np.stack([1 - bright, bright], axis=1)
+"""
+
+
+def put(tmp_path, text, name="net.py"):
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def test_a_file_with_constants(tmp_path):
+    path = put(tmp_path, FILE)
+    before = list(sys.path)
+    classifier = load_model(f"python:{path}:predict")
+    assert sys.path == before
+    assert classifier.info.geometry.grid == (8, 8)
+    assert classifier.info.labels == ("dark", "bright")
+    assert classifier.info.notes == ()
+    assert classifier.info.sha256 is not None
+    view = make_view(load_image(picture(20, 30)), classifier.info.geometry)
+    assert classifier.classify(view.pixels[None]).shape == (1, 2)
+
+
+def test_a_file_may_import_its_neighbours(tmp_path):
+    put(tmp_path, "NUMBER = 3\n", "neighbour_of_net.py")
+    path = put(tmp_path, "from neighbour_of_net import NUMBER\ndef predict(batch):\n    return [NUMBER] * len(batch)\n")
+    assert load_model(f"python:{path}:predict").classify(np.zeros((2, 4, 4, 3), np.uint8)).tolist() == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import nothing_like_this\n", r"ModuleNotFoundError.*\(net.py, line 1\)"),
+        ("a = 1\nb = a / 0\n", r"ZeroDivisionError: division by zero \(net.py, line 2\)"),
+        ("def predict(:\n", r"SyntaxError.*line 1"),
+        ("import sys\nsys.exit(3)\n", r"SystemExit: 3 \(net.py, line 2\)"),
+        ("def other(batch): ...\n", "no function 'predict'; it has other"),
+        ("SIZE = 'x'\ndef predict(batch): ...\n", "constant.*no size"),
+        ("LABELS = 3\ndef predict(batch): ...\n", "constant"),
+        ("OUTPUT = 'x'\ndef predict(batch): ...\n", "constant.*unknown output"),
+        ("SIZE = 4\ndef predict(batch):\n    raise ValueError('no')\n", r"ValueError: no \(net.py, line 3\)"),
+        ("SIZE = 4\ndef predict(batch):\n    return [1]\n", r"expected one row for each"),
+    ],
+)
+def test_what_goes_wrong_in_a_file_is_told_in_one_line(tmp_path, text, words):
+    with pytest.raises(ModelError, match=words) as caught:
+        load_model(f"python:{put(tmp_path, text)}:predict")
+    assert "\n" not in str(caught.value)
+
+
+def test_rows_that_do_not_fit():
+    classifier = as_classifier(lambda batch: np.ones((3, 2)))
+    with pytest.raises(AnswerError, match="for 4 pictures"):
+        classifier.stage(picture(), picture())

@@ -1,0 +1,342 @@
+"""The command line, through its entry point, with models that are a few lines of Python."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from becausal.cli import main
+from becausal.cli_demo import PICTURE, measure_overlap, print_demo
+from becausal.cli_explain import check_writable, choose_folders, parse_grain, parse_options
+from becausal.cli_inspect import _meaning
+from becausal.cli_options import Loading
+from becausal.errors import OptionError, OutputError
+from becausal.explanation import FILES, Explanation
+
+MODEL = """
+import numpy as np
+LABELS = ["dark", "bright"]
+OUTPUT = "probabilities"
+
+def predict(batch):
+    '''Bright where the square at rows and columns 8 to 16 is.'''
+    share = (batch[:, 8:16, 8:16].mean(axis=(1, 2, 3)) / 255) ** 2
+    return np.stack([1 - share, share], axis=1)
+
+def labels_only(batch):
+    return ["bright" if s > 140 else "dark" for s in batch[:, 8:16, 8:16].mean(axis=(1, 2, 3))]
+labels_only.output = "labels"
+"""
+QUICK = ["--method", "dc-causal", "--partitions", "3"]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with a picture, a model and nothing else."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(MODEL)
+    draw(tmp_path / "photo.png")
+    return tmp_path
+
+
+def draw(path: Path, side: int = 32) -> Path:
+    """A black picture with the bright square."""
+    pixels = np.zeros((side, side, 3), np.uint8)
+    pixels[8:16, 8:16] = 255
+    path.parent.mkdir(exist_ok=True)
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+def run(*words: str) -> int:
+    return main([str(word) for word in words])
+
+
+def test_explain_writes_five_files_and_a_summary(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("explain", "photo.png", "--model", "python:net.py:predict", *QUICK) == 0
+    said, complaints = capsys.readouterr()
+    folder = place / "becausal-out" / "photo"
+    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    assert said.startswith("bright 1.00  photo.png\n")
+    assert "sufficient" in said
+    assert "becausal-out/photo" in said
+    assert not complaints
+    explanation = Explanation.load(folder)
+    assert explanation.checks.sufficient
+    assert explanation.origin.options["partitions"] == 3
+
+
+def test_json_is_one_document_and_nothing_else(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["explain", "photo.png", "--model", "python:net.py:predict", *QUICK, "--out", "here", "--json"]
+    assert run(*words) == 0
+    said, complaints = capsys.readouterr()
+    (entry,) = json.loads(said)
+    assert not complaints
+    assert entry["image"] == "photo.png"
+    assert (entry["label"], entry["label_id"], entry["stopped_by"]) == ("bright", 1, "finished")
+    assert entry["method"] == "dc-causal"
+    assert entry["calls"] > 0
+    assert {"confidence", "seconds"} <= set(entry)
+    wanted = {"size", "pixels", "confidence", "sufficient", "necessary", "minimal_grain"}
+    assert wanted <= set(entry["explanation"])
+    assert (Path(entry["folder"]) / "report.html").is_file()
+
+
+def test_a_bad_image_does_not_keep_the_others_from_being_done(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draw(place / "other" / "photo.png")
+    words = ["explain", "photo.png", "missing.png", "other/photo.png", "--model", "python:net.py:predict", *QUICK]
+    assert run(*words, "--json") == 2
+    said, complaints = capsys.readouterr()
+    first, bad, second = json.loads(said)
+    assert first["folder"] != second["folder"]
+    assert Path(second["folder"]).name == "photo-2"
+    assert set(bad) == {"image", "error"}
+    assert complaints.count("\n") == 1
+    assert "missing.png" in complaints
+    assert sorted(path.name for path in (place / "becausal-out").iterdir()) == ["photo", "photo-2"]
+
+
+def test_a_label_only_model_is_explained(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("explain", "photo.png", "--model", "python:net.py:labels_only", *QUICK, "--json") == 0
+    (entry,) = json.loads(capsys.readouterr().out)
+    assert entry["confidence"] is None
+    assert entry["explanation"]["sufficient"] is True
+
+
+def test_options_reach_the_search(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--fill", "black", "--fill", "grey", "--grain", "4", "--seed", "5", "--confidence", "0.9", "--top", "1"]
+    assert run("explain", "photo.png", "--model", "python:net.py:predict", *QUICK, *words, "--json") == 0
+    (entry,) = json.loads(capsys.readouterr().out)
+    explanation = Explanation.load(entry["folder"])
+    assert explanation.origin.fills == ("black", "grey")
+    assert (explanation.origin.grain, explanation.origin.seed) == (4, 5)
+    assert explanation.target.floor == pytest.approx(0.9)
+    assert entry["explanation"]["minimal_grain"] == 4
+    assert 61 <= entry["explanation"]["pixels"] <= 64  # all but a few pixels of the square
+
+
+def test_a_spent_budget_is_marked(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--method", "dc-causal", "--max-calls", "40"]
+    assert run("explain", "photo.png", "--model", "python:net.py:predict", *words) == 0
+    assert "cut short" in capsys.readouterr().out
+    explanation = Explanation.load("becausal-out/photo")
+    assert explanation.stopped_by == "budget"
+    assert explanation.calls <= 40
+
+
+INTERRUPTING = (
+    MODEL
+    + """
+import signal
+batches = 0
+
+def interrupted(batch):
+    global batches
+    batches += 1
+    if {when}:
+        signal.raise_signal(signal.SIGINT)
+    return predict(batch)
+"""
+)
+
+
+def test_the_first_interrupt_gives_the_best_so_far(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "net.py").write_text(INTERRUPTING.format(when="batches == 6"))
+    assert (
+        run("explain", "photo.png", "photo.png", "--model", "python:net.py:interrupted", "--method", "dc-causal") == 130
+    )
+    said, complaints = capsys.readouterr()
+    assert "interrupted" in said
+    assert complaints.startswith("becausal: stopping: ")
+    assert [path.name for path in (place / "becausal-out").iterdir()] == ["photo"]
+    assert Explanation.load("becausal-out/photo").stopped_by == "interrupt"
+
+
+def test_the_second_interrupt_ends_it(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "net.py").write_text(INTERRUPTING.format(when="batches >= 6"))
+    assert run("explain", "photo.png", "--model", "python:net.py:interrupted", "--method", "dc-causal") == 130
+    assert not (place / "becausal-out").exists()
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_verify_repeats_the_claims(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("explain", "photo.png", "--model", "python:net.py:predict", *QUICK, "--grain", "4", "--json") == 0
+    capsys.readouterr()
+    assert run("verify", "becausal-out/photo") == 0
+    assert "claims hold" in capsys.readouterr().out
+    assert run("verify", "becausal-out/photo", "--json") == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["holds"] is True
+    assert {claim["name"] for claim in record["claims"]} >= {"sufficient", "minimal", "necessary", "confidence"}
+
+
+def test_verify_finds_out_another_model(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("explain", "photo.png", "--model", "python:net.py:predict", *QUICK, "--json") == 0
+    (place / "net.py").write_text(MODEL.replace("/ 255)", "/ 2550)"))
+    capsys.readouterr()
+    assert run("verify", "becausal-out/photo") == 1
+    said = capsys.readouterr().out
+    assert "not the model that was explained" in said
+    assert "does not hold" in said
+    (place / "net.py").unlink()
+    assert run("verify", "becausal-out/photo") == 2
+    assert "--model" in capsys.readouterr().err
+
+
+def test_inspect_says_how_a_model_is_read(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("inspect", "python:net.py:predict", "photo.png") == 0
+    said = capsys.readouterr().out
+    assert "2 names" in said
+    assert "1.0000  bright (1)" in said
+    assert run("inspect", "python:net.py:predict", "photo.png", "--json") == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["top"][0] == {"label_id": 1, "label": "bright", "confidence": 1.0}
+    assert record["labels"] == 2
+
+
+@pytest.mark.parametrize(("words", "expected"), [(["methods"], "dc-causal"), (["models"], "python:FILE.py:PREDICT")])
+def test_tables_come_as_text_and_as_json(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*words) == 0
+    assert expected in capsys.readouterr().out
+    assert run(*words, "--json") == 0
+    assert expected in str(json.loads(capsys.readouterr().out))
+
+
+def test_the_options_of_a_method_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("methods", "dc-causal") == 0
+    said = capsys.readouterr().out
+    assert "partitions" in said
+    assert "50" in said
+    assert run("methods", "dc-causal", "--json") == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert all(row["meaning"] for row in rows)
+    assert _meaning(int, "nothing") == ""
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["explain", "--help"], ["scenes"], ["verify", "-h"]])
+def test_help_teaches(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*words) == 0
+    said = capsys.readouterr().out
+    assert "Usage: becausal" in said
+    if len(words) == 2:
+        assert "Examples" in said
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--version") == 0
+    assert capsys.readouterr().out.startswith("becausal")
+
+
+def test_the_demo_measures_the_photobomber(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("explain", "photo.png", "--model", "python:net.py:predict", *QUICK, "--grain", "4", "--json") == 0
+    capsys.readouterr()
+    explanation = Explanation.load("becausal-out/photo")
+    everywhere, nowhere = np.full((32, 32), 255, np.uint8), np.zeros((32, 32), np.uint8)
+    for pixels, share in ((everywhere, 1.0), (nowhere, 0.0)):
+        Image.fromarray(pixels).save("occluder.png")
+        assert measure_overlap(explanation, place / "occluder.png") == share
+    print_demo(explanation, 0.0, Path("here"))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "The classifier says bright" in said
+    assert "on the photobomber 0 % of them" in said
+    assert "becausal explain photo.jpg --model" in said
+
+
+@pytest.mark.skipif(not files("becausal.scenes").joinpath("bundled", PICTURE).is_file(), reason="no bundled picture")
+def test_the_demo(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("demo", "--out", "here", "--json") == 0
+    (entry,) = json.loads(capsys.readouterr().out)
+    assert entry["explanation"]["sufficient"] is True
+    assert 0.0 <= entry["overlap"] <= 1.0
+    assert sorted(path.name for path in (place / "here" / "demo").iterdir()) == sorted(FILES)
+
+
+def test_scenes_are_written_and_shown(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("scenes", "make", "--count", "2", "--seed", "3", "--size", "64", "--out", "made") == 0
+    assert (place / "made").is_dir()
+    assert run("scenes", "show", "--count", "2", "--size", "64", "--out", "sheets/sheet.png") == 0
+    assert [path.name for path in (place / "sheets").iterdir()] == ["sheet.png"]
+    assert "sheet.png" in capsys.readouterr().out
+
+
+def test_folders_do_not_collide() -> None:
+    images = [Path("a/x.png"), Path("b/x.jpg"), Path("X.png"), Path("y.tar.gz")]
+    assert [folder.name for _, folder in choose_folders(images, Path("out"))] == ["x", "x-2", "X-3", "y.tar"]
+
+
+def test_options_are_parsed_or_refused() -> None:
+    assert parse_options(["min-size = 3", "a=b=c"], 7) == {"min_size": "3", "a": "b=c", "partitions": 7}
+    with pytest.raises(OptionError, match="key=value"):
+        parse_options(["nothing"], None)
+    assert [parse_grain(text) for text in ("default", "None", "8")] == ["default", None, 8]
+    with pytest.raises(OptionError, match="whole pixels"):
+        parse_grain("4.5")
+
+
+def test_loading_options_given_win_over_saved_ones() -> None:
+    saved = {"resize": "256", "preprocess": "tf", "unheard": 1}
+    assert Loading(preprocess="unit").over(saved) == Loading(preprocess="unit", resize="256")
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    check_writable(tmp_path / "a" / "b")
+    assert not (tmp_path / "a").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="no folder"):
+        check_writable(tmp_path / "file" / "b")
+
+
+def command(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "becausal", *words],
+        cwd=cwd,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_command_itself(place: Path) -> None:
+    done = command("explain", "photo.png", "--model", "python:net.py:predict", *QUICK, "--json", cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)[0]["label"] == "bright"
+    assert done.stderr == ""
+
+
+def test_a_traceback_only_when_asked_for(place: Path) -> None:
+    quiet = command("explain", "missing.png", "--model", "python:net.py:nothing", cwd=place)
+    loud = command("--debug", "explain", "missing.png", "--model", "python:net.py:nothing", cwd=place)
+    assert quiet.returncode == loud.returncode == 2
+    assert "Traceback" not in quiet.stderr
+    assert "Traceback" in loud.stderr
+    assert quiet.stderr.splitlines()[-1] == loud.stderr.splitlines()[-1]
+
+
+def test_a_reader_that_goes_away_is_no_error(place: Path) -> None:
+    shell = f"{sys.executable} -m becausal models | true"
+    done = subprocess.run(["bash", "-c", shell], cwd=place, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == ""
+
+
+def test_an_ascii_terminal_is_enough(place: Path) -> None:
+    (place / "net.py").write_text(MODEL.replace('"bright"]', '"h\\u00e9ll"]'))
+    done = command("inspect", "python:net.py:predict", "photo.png", cwd=place, PYTHONIOENCODING="ascii")
+    assert done.returncode == 0, done.stderr
+    assert "h?ll" in done.stdout
+
+
+def test_nothing_heavy_is_loaded_until_needed() -> None:
+    code = (
+        "import sys, becausal.cli; "
+        "print([m for m in ('torch', 'matplotlib', 'onnxruntime', 'transformers', 'keras') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,277 @@
+"""Figures and the report, from explanations made by hand: any grid, any channels, any label."""
+
+import dataclasses
+import io
+import re
+import threading
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from becausal.engine import Stats
+from becausal.explanation import Explanation, Origin
+from becausal.images import Frame
+from becausal.render.figures import draw_explanation, draw_heatmap, explanation_png, plot, png_bytes, printable
+from becausal.render.painting import grow, paint_explanation, paint_mutant
+from becausal.render.report import render_report
+from becausal.render.sheets import as_level, choose_scale, choose_slices, lay_out
+from becausal.render.signals import runs
+from becausal.render.wording import say_checks, say_command, say_confidence, say_share, say_stopped
+from becausal.targets import Target
+from becausal.verify import Checks
+
+GRIDS = [(400,), (1,), (32, 48), (1, 1), (4, 4), (224, 224), (700, 20), (12, 16, 16), (1, 8, 8)]
+
+
+def make(grid: tuple[int, ...] = (32, 48), channels: int = 3, dtype: str = "uint8", label: str = "bus") -> Explanation:
+    rng = np.random.default_rng(0)
+    view = rng.integers(0, 255, (*grid, channels)).astype(dtype)
+    visible = np.zeros(grid, bool)
+    visible[tuple(slice(side // 3, side // 3 + max(1, side // 3)) for side in grid)] = True
+    origin = Origin(
+        image="photo.jpg",
+        image_sha256="ab" * 32,
+        model="net.onnx",
+        model_sha256="cd" * 32,
+        preprocess="short side to 32; tf",
+        loading={"labels": "names.txt", "resize": "256"},
+        method="dc-causal",
+        options={"partitions": 50, "strict": False},
+        fills=("grey", "blur"),
+        seed=7,
+        max_calls=None,
+        grain=4,
+        versions={"python": "3.11.0", "becausal": "0.1.0"},
+    )
+    return Explanation(
+        label=label,
+        label_id=3,
+        confidence=0.972,
+        target=Target(3),
+        visible=visible,
+        responsibility=rng.random(grid),
+        checks=Checks(True, 0.41, True, 4, 12),
+        stopped_by="finished",
+        stats=Stats(calls=545, asked=600, batches=20, slots=640, model_seconds=1.0, seconds=1.5),
+        origin=origin,
+        view=view,
+        backgrounds=(np.full_like(view, 128),),
+        frame=Frame.identity(grid),
+        notes=("a note",),
+    )
+
+
+def size_of(png: bytes) -> tuple[int, int]:
+    with Image.open(io.BytesIO(png)) as image:
+        image.load()
+        return image.size
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+@pytest.mark.parametrize(("channels", "dtype"), [(1, "float32"), (3, "uint8"), (5, "float64")])
+def test_every_grid_is_drawn(grid: tuple[int, ...], channels: int, dtype: str, tmp_path: Path) -> None:
+    explanation = make(grid, channels, dtype)
+    draw_explanation(explanation, tmp_path / "e.png")
+    draw_heatmap(explanation, tmp_path / "h.png")
+    for name in ("e.png", "h.png"):
+        assert size_of((tmp_path / name).read_bytes())[0] >= 400 or grid == (700, 20)
+    assert "<figure>" in render_report(explanation)
+
+
+@pytest.mark.parametrize("grid", [(400,), (32, 48), (12, 16, 16)])
+def test_a_notebook_gets_a_picture(grid: tuple[int, ...]) -> None:
+    assert size_of(png_bytes(plot(make(grid))))[0] > 1000
+
+
+def test_the_explanation_shows_exactly_its_own_pixels() -> None:
+    explanation = make((28, 56))
+    with Image.open(io.BytesIO(explanation_png(explanation))) as image:
+        drawn = np.asarray(image.convert("RGB"))
+    scale = drawn.shape[1] // 56
+    assert drawn.shape == (28 * scale, 56 * scale, 3)
+    shown = explanation.visible.repeat(scale, 0).repeat(scale, 1)
+    view = explanation.view.repeat(scale, 0).repeat(scale, 1)
+    np.testing.assert_array_equal(drawn[shown], view[shown])
+    ring = grow(shown, 4)
+    assert drawn[~ring].max() < 110  # the rest lies in the dark
+
+
+def test_a_mutant_is_painted_as_it_was_asked() -> None:
+    explanation = make()
+    sheet = lay_out(explanation)
+    np.testing.assert_array_equal(
+        paint_mutant(sheet, sheet.visible)[:: sheet.scale, :: sheet.scale], explanation.mutant(explanation.visible)
+    )
+
+
+def test_the_whole_view_and_nothing_can_be_painted() -> None:
+    for visible in (np.ones((8, 8), bool), np.zeros((8, 8), bool)):
+        explanation = dataclasses.replace(make((8, 8)), visible=visible)
+        assert paint_explanation(lay_out(explanation)).shape[2] == 3
+        assert render_report(explanation)
+
+
+@pytest.mark.parametrize("values", [np.zeros((8, 8)), -np.ones((8, 8)), np.full((8, 8), np.nan), np.eye(8) * 1e-300])
+def test_odd_maps_are_drawn(values: np.ndarray, tmp_path: Path) -> None:
+    draw_heatmap(dataclasses.replace(make((8, 8)), responsibility=values), tmp_path / "h.png")
+    assert np.isfinite(as_level(values)).all()
+    assert np.abs(as_level(values)).max() <= 1
+
+
+@pytest.mark.parametrize("label", ["$x_1$ and $", "\\frac", "a\nb\tc", "大熊猫 🐼", "x" * 500, "", "100 % {sure}"])
+def test_any_label_can_be_a_title(label: str, tmp_path: Path) -> None:
+    explanation = make(label=label)
+    draw_heatmap(explanation, tmp_path / "h.png")
+    png_bytes(plot(explanation))
+    assert len(printable(label)) <= 72
+
+
+def test_the_same_explanation_gives_the_same_bytes(tmp_path: Path) -> None:
+    draw_heatmap(make(), tmp_path / "a.png")
+    draw_heatmap(make(), tmp_path / "b.png")
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    assert render_report(make()) == render_report(make())
+
+
+def test_threads_may_draw_at_once() -> None:
+    pages: list[str] = []
+    threads = [threading.Thread(target=lambda: pages.append(render_report(make((16, 16))))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(pages) == 4
+    assert len(set(pages)) == 1
+
+
+class Page(HTMLParser):
+    """What a browser would find: tags, and what they point to."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.alts: list[str | None] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href", "action", "data")]
+        if tag == "img":
+            self.alts.append(dict(attrs).get("alt"))
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def test_nothing_that_was_given_becomes_markup() -> None:
+    evil = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&"
+    explanation = make(label=evil)
+    explanation = dataclasses.replace(
+        explanation,
+        notes=(evil,),
+        origin=dataclasses.replace(
+            explanation.origin,
+            image=evil,
+            model=evil,
+            method=evil,
+            preprocess=evil,
+            loading={evil: evil},
+            options={evil: [evil]},
+            fills=(evil,),
+            versions={evil: evil},
+        ),
+    )
+    text = render_report(explanation)
+    page = Page(text)
+    assert "script" not in page.tags
+    assert page.tags.count("img") == 5
+    assert "<script" not in text
+    assert evil in "".join(page.words)
+
+
+def test_the_report_needs_nothing_but_itself() -> None:
+    text = render_report(make())
+    page = Page(text)
+    assert all(link.startswith("data:image/png;base64,") for link in page.links)
+    assert not re.search(r"https?:|url\(|@import|//", re.sub(r"data:image/png;base64,[^\"]*", "", text))
+    assert not {"script", "link", "iframe"} & set(page.tags)
+    assert all(page.alts)
+    assert page.tags.count("h1") == 1
+
+
+def test_the_report_says_what_was_found() -> None:
+    words = " ".join("".join(Page(render_report(make())).words).replace("\xa0", " ").split())
+    assert "The classifier says bus (0.97). These 10 % of the pixels alone are enough for that." in words
+    assert "Cut short" not in words
+    assert "becausal explain photo.jpg" in words
+
+
+@pytest.mark.parametrize(("stopped_by", "word"), [("budget", "150 calls was spent"), ("interrupt", "interrupted")])
+def test_an_answer_cut_short_is_marked(stopped_by: str, word: str) -> None:
+    explanation = make()
+    origin = dataclasses.replace(explanation.origin, max_calls=150)
+    explanation = dataclasses.replace(explanation, stopped_by=stopped_by, origin=origin)
+    assert word in say_stopped(explanation)
+    assert 'class="warning"' in render_report(explanation)
+
+
+def test_a_label_only_model_has_no_confidence() -> None:
+    explanation = dataclasses.replace(make(), confidence=float("nan"), checks=Checks(True, float("nan")))
+    text = render_report(explanation)
+    assert "nan" not in re.sub(r"data:image/png;base64,[^\"]*", "", text)
+    assert [check.answer for check in say_checks(explanation)] == ["yes", "not shown", "not asked", "unknown", "1"]
+
+
+def test_numbers_are_said_plainly() -> None:
+    assert [say_share(s) for s in (0.031, 0.00042, 0.28, 1.0, 0.0, 0.0999)] == [
+        "3.1 %",
+        "0.042 %",
+        "28 %",
+        "100 %",
+        "0 %",
+        "10 %",
+    ]
+    assert [say_confidence(c) for c in (0.97, 0.9999, 1.0, 0.0001, float("nan"))] == [
+        "0.97",
+        ">0.99",
+        "1.00",
+        "<0.01",
+        "",
+    ]
+
+
+def test_the_command_repeats_every_option() -> None:
+    explanation = make()
+    target = Target(3, top=5, floor=0.486)
+    origin = dataclasses.replace(explanation.origin, image="my photo.jpg", max_calls=900)
+    words = say_command(dataclasses.replace(explanation, target=target, origin=origin)).replace(" \\\n    ", " ")
+    assert words == (
+        "becausal explain 'my photo.jpg' --model net.onnx --labels names.txt --resize 256 --method dc-causal "
+        "--option partitions=50 --option strict=False --target 3 --top 5 --confidence 0.5 --fill grey --fill blur "
+        "--grain 4 --seed 7 --max-calls 900"
+    )
+
+
+def test_slices_pass_through_the_explanation() -> None:
+    visible = np.zeros((30, 4, 4), bool)
+    visible[5:8] = visible[20] = True
+    assert choose_slices(visible) == (5, 6, 7, 20)
+    assert choose_slices(np.zeros((3, 4, 4), bool)) == (0, 1, 2)
+    assert len(choose_slices(np.ones((30, 4, 4), bool))) == 6
+
+
+def test_small_views_are_enlarged_and_none_out_of_hand() -> None:
+    assert choose_scale((4, 4)) * 4 >= 448
+    assert choose_scale((224, 224)) == 2
+    assert choose_scale((3000, 3000)) == 1
+    assert choose_scale((2000, 2)) == 1
+
+
+def test_runs_are_stretches_of_true() -> None:
+    assert runs(np.array([1, 1, 0, 1, 0, 0, 1], bool)) == [(0, 2), (3, 4), (6, 7)]
+    assert runs(np.zeros(3, bool)) == []

@@ -1,0 +1,140 @@
+"""Fold, calibrate, measure and write the trained classifier."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import torch
+from onnx import TensorProto, helper, numpy_helper
+from render import SIDE, Rendered
+
+from becausal.scenes import LABELS
+from becausal.scenes.network import LAYERS, SceneNet
+
+
+def fold(trained: SceneNet) -> SceneNet:
+    """Return the same function without batch normalisation: each one is folded in the convolution before it."""
+    plain = SceneNet().to(next(trained.parameters()).device)
+    norms = [module for module in trained.features if isinstance(module, torch.nn.BatchNorm2d)]
+    with torch.no_grad():
+        for source, norm, goal in zip(trained.convolutions(), norms, plain.convolutions(), strict=True):
+            scale = norm.weight.double() / torch.sqrt(norm.running_var.double() + norm.eps)
+            goal.weight.copy_((source.weight.double() * scale[:, None, None, None]).float())
+            assert goal.bias is not None
+            goal.bias.copy_((norm.bias.double() - norm.running_mean.double() * scale).float())
+        plain.head.load_state_dict(trained.head.state_dict())
+    return plain.eval()
+
+
+@torch.no_grad()
+def logits_of(network: SceneNet, scenes: Rendered) -> npt.NDArray[np.float64]:
+    """Run the network in full precision over scenes; returns logits (n, 13)."""
+    device = next(network.parameters()).device
+    network.eval()
+    found = []
+    for start in range(0, len(scenes), 500):
+        batch = torch.from_numpy(scenes.pictures[start : start + 500]).to(device)
+        found.append(network(batch.permute(0, 3, 1, 2).float().contiguous() / 127.5 - 1).double().cpu().numpy())
+    return np.concatenate(found)
+
+
+def softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Turn logits (n, 13) into probabilities."""
+    raised = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(raised / raised.sum(axis=1, keepdims=True))
+
+
+def temperature(logits: npt.NDArray[np.float64], labels: npt.NDArray[np.int64]) -> float:
+    """Find the temperature that makes held-out logits most likely."""
+    grid = np.exp(np.linspace(np.log(0.25), np.log(4.0), 241))
+    losses = [-np.log(softmax(logits / t)[np.arange(len(labels)), labels] + 1e-12).mean() for t in grid]
+    return float(grid[int(np.argmin(losses))])
+
+
+def calibration_error(probs: npt.NDArray[np.float64], labels: npt.NDArray[np.int64], bins: int = 15) -> float:
+    """Measure the expected calibration error over equal bins of confidence."""
+    sure, right = probs.max(axis=1), probs.argmax(axis=1) == labels
+    place = np.minimum((sure * bins).astype(int), bins - 1)
+    gaps = [
+        abs(sure[place == k].mean() - right[place == k].mean()) * (place == k).mean()
+        for k in range(bins)
+        if (place == k).any()
+    ]
+    return float(sum(gaps))
+
+
+def write_weights(network: SceneNet, out: Path) -> None:
+    """Write scenes.npz (for torch), scenes.onnx (for onnxruntime) and labels.txt."""
+    state = {name: value.detach().cpu().float().numpy() for name, value in network.state_dict().items()}
+    np.savez(out / "scenes.npz", **state)
+    (out / "labels.txt").write_text("\n".join(LABELS) + "\n")
+    nodes, weights, flow = [], [], "input"
+    positions = [k for k, module in enumerate(network.features) if isinstance(module, torch.nn.Conv2d)]
+    for k, (position, (_, side, stride)) in enumerate(zip(positions, LAYERS, strict=True)):
+        names = [f"features.{position}.weight", f"features.{position}.bias"]
+        weights += [numpy_helper.from_array(state[name], name) for name in names]
+        nodes.append(
+            helper.make_node(
+                "Conv",
+                [flow, *names],
+                [f"conv{k}"],
+                name=f"conv{k}",
+                kernel_shape=[side, side],
+                strides=[stride, stride],
+                pads=[side // 2] * 4,
+            )
+        )
+        nodes.append(helper.make_node("Relu", [f"conv{k}"], [f"relu{k}"], name=f"relu{k}"))
+        flow = f"relu{k}"
+    weights += [numpy_helper.from_array(state[name], name) for name in ("head.weight", "head.bias")]
+    nodes += [
+        helper.make_node("GlobalAveragePool", [flow], ["pooled"], name="pool"),
+        helper.make_node("Flatten", ["pooled"], ["flat"], name="flatten", axis=1),
+        helper.make_node("Gemm", ["flat", "head.weight", "head.bias"], ["logits"], name="head", transB=1),
+        helper.make_node("Softmax", ["logits"], ["probs"], name="softmax", axis=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "scenes",
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 3, SIDE, SIDE])],
+        [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", len(LABELS)])
+            for name in ("probs", "logits")
+        ],
+        weights,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], producer_name="becausal")
+    # The oldest format that this operator set allows: old readers can load it too.
+    model.ir_version = 8
+    helper.set_model_props(model, {"labels": "\n".join(LABELS), "license": "Apache-2.0", "input": "RGB, x / 127.5 - 1"})
+    onnx.checker.check_model(model)
+    onnx.save(model, str(out / "scenes.onnx"))
+
+
+def onnx_difference(network: SceneNet, scenes: Rendered, out: Path) -> float | None:
+    """Measure the largest difference of logits between torch and onnxruntime, where onnxruntime is installed."""
+    try:
+        import onnxruntime
+    except ImportError:
+        return None
+    session = onnxruntime.InferenceSession(str(out / "scenes.onnx"), providers=["CPUExecutionProvider"])
+    some = scenes.pictures[:200].astype(np.float32) / np.float32(127.5) - np.float32(1)
+    found = session.run(["logits"], {"input": np.ascontiguousarray(some.transpose(0, 3, 1, 2))})[0]
+    with torch.no_grad():
+        ours = network.cpu()(torch.from_numpy(np.ascontiguousarray(some.transpose(0, 3, 1, 2)))).numpy()
+    return float(np.abs(found - ours).max())
+
+
+def write_confusion(truth: npt.NDArray[np.int64], answers: npt.NDArray[np.int64], path: Path) -> None:
+    """Write a table with one row per true label and one column per answer."""
+    table = np.zeros((len(LABELS), len(LABELS)), dtype=int)
+    np.add.at(table, (truth, answers), 1)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["truth", *LABELS])
+        for label, row in zip(LABELS, table.tolist(), strict=True):
+            writer.writerow([label, *row])
