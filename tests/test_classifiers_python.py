@@ -70,6 +70,19 @@ def test_arrays_keep_their_own_shape(shape):
     assert shapes == {(shape, "<f8")}
 
 
+def test_a_channel_axis_of_one_is_kept_on_request():
+    shapes = set()
+
+    def predict(batch):
+        shapes.add(batch.shape[1:])
+        return [0] * len(batch)
+
+    predict.channel_axis = True
+    view = make_view(load_image(np.ones((5, 6, 1), np.float32)), None)
+    ask(as_classifier(predict), view.pixels, view.pixels, np.ones((1, 5, 6), bool))
+    assert shapes == {(5, 6, 1)}
+
+
 @pytest.mark.parametrize("answer", [np.array, list, tuple, lambda rows: np.array(rows, object)])
 def test_names_get_numbers_as_they_appear(answer):
     def predict(batch):

@@ -185,10 +185,27 @@ def test_devices():
             as_classifier(small(), device="cuda")
         return
     classifier = as_classifier(small(), device="cuda", half=True, preprocess="tf", resize="12/12x10", batch_size=64)
-    assert classifier.fixed_sizes == (4, 16, 64)
+    assert classifier.fixed_sizes == (16, 64)
     visible = np.random.default_rng(2).random((16, 12, 10)) < 0.5
     asked = classifier.ask([classifier.stage(*pixels(2))], np.zeros(16, np.intp), visible)
     assert asked.shape == (16, 4)
+
+
+def test_a_batch_that_does_not_fit_the_memory_is_asked_in_smaller_parts():
+    module = small()
+    classifier = as_classifier(module, preprocess="tf", resize="12/12x10")
+    sizes = []
+
+    def refuse(_, inputs):
+        sizes.append(len(inputs[0]))
+        if sizes[-1] > 5:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    expected = classifier.classify(pixels(23))
+    hook = module.register_forward_pre_hook(refuse)
+    assert np.allclose(classifier.classify(pixels(23)), expected, atol=1e-6)
+    assert sizes[:4] == [23, 16, 8, 4]
+    hook.remove()
 
 
 def test_torch_that_is_not_installed(monkeypatch, tmp_path):

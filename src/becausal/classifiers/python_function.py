@@ -131,7 +131,9 @@ class PythonClassifier:
             return np.array([self._number(item) for item in answer.reshape(rows, -1)[:, 0]], np.int64)
 
     def _number(self, item: Any) -> int:
-        return self._book.number(item) if isinstance(item, str) else int(item)
+        if isinstance(item, bytes):
+            item = item.decode()
+        return self._book.number(str(item)) if isinstance(item, str) else int(item)
 
 
 def as_array(answer: Any) -> NDArray[Any]:
@@ -149,9 +151,8 @@ def load(target: str, settings: Settings) -> PythonClassifier:
     function, module = load_function(path, name)
     found = read_constants(module, function, path.parent)
     keeps_axis = bool(getattr(module, "CHANNEL_AXIS", False))
-    classifier = wrap(
-        function, settings, found, spec=f"python:{target}", sha256=file_sha256(path), keeps_axis=keeps_axis
-    )
+    spec, sha256 = f"python:{target}", file_sha256(path)
+    classifier = wrap(function, settings, found, spec=spec, sha256=sha256, keeps_axis=keeps_axis)
     geometry = classifier.info.geometry
     if geometry is not None:
         call(classifier.settle, path, probe_pictures(geometry.grid, 3))
@@ -167,7 +168,7 @@ def wrap(
     sha256: str | None = None,
     keeps_axis: bool = False,
 ) -> PythonClassifier:
-    """A function in memory as a classifier; its attributes `labels`, `output` and `geometry` are heard."""
+    """A function in memory as a classifier; its attributes `labels`, `output`, `geometry`, `channel_axis` are heard."""
     found = found or read_constants(None, function, Path())
     size, how = settings.crop or found.grid, settings.resize if settings.resize is not None else found.resize
     geometry, notes = None, found.notes
@@ -176,6 +177,7 @@ def wrap(
             size, resize=how, crop=None, interpolation=settings.interpolation or found.interpolation
         )
         notes = (*notes, *more)
+    own = bool(getattr(function, "channel_axis", False))
     said = settings.output or found.output
     labels = settings.labels or found.labels
     info = ModelInfo(
@@ -192,7 +194,7 @@ def wrap(
         notes=notes,
         loading=settings.loading,
     )
-    return PythonClassifier(function, info, settings, said=said, labels=labels, keeps_axis=keeps_axis)
+    return PythonClassifier(function, info, settings, said=said, labels=labels, keeps_axis=keeps_axis or own)
 
 
 _MANY = ("multilabel", "multilabel-logits")

@@ -83,7 +83,10 @@ class DeviceComposer:
         import torch
 
         rows, pixels = len(visible), visible[0].size
-        packed = torch.from_numpy(np.packbits(visible.reshape(rows, -1), axis=1)).to(self._device)
+        packed = torch.from_numpy(np.packbits(visible.reshape(rows, -1), axis=1))
+        if self._device.startswith("cuda"):
+            packed = packed.pin_memory()  # or the copy would wait for whatever the device is busy with
+        packed = packed.to(self._device, non_blocking=True)
         places = torch.tensor([128, 64, 32, 16, 8, 4, 2, 1], dtype=torch.uint8, device=self._device)
         bits = (packed.unsqueeze(-1) & places).ne(0).reshape(rows, -1)[:, :pixels]
         return bits.reshape(rows, 1, *visible.shape[1:])

@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -17,6 +17,8 @@ from becausal.contracts import ModelInfo, Pixels, Visible
 from becausal.errors import MissingExtraError, ModelError
 
 Tensor = Any  # torch.Tensor; torch is imported only when a torch model is loaded
+
+_PART = 256  # pictures a network is given at once: more bring nothing, and take memory
 
 
 @final
@@ -42,7 +44,8 @@ class TorchClassifier:
         self._numbers = numbers
         self._composer: Any = composer  # each stages its own kind of pair
         self._reading = reading
-        self._batch_size = batch_size
+        self._part = min(_PART, batch_size)
+        self._batch_size = batch_size // self._part * self._part  # whole parts, so that no odd one is left over
         self._lock = threading.Lock()
 
     @property
@@ -55,26 +58,20 @@ class TorchClassifier:
 
     @property
     def fixed_sizes(self) -> tuple[int, ...]:
-        """On a GPU three sizes only, as each new one costs seconds of planning."""
-        size = self._batch_size
-        return () if self._info.device == "cpu" else tuple(sorted({max(1, size // 16), max(1, size // 4), size}))
+        """On a GPU a few sizes only, as each new one costs seconds of planning; larger ones are run in parts."""
+        if self._info.device == "cpu":
+            return ()
+        part = min(_PART, self._batch_size)
+        return tuple(sorted({max(1, part // 4), *range(part, self._batch_size + 1, part)}))
 
     def stage(self, view: Pixels, background: Pixels) -> Any:
         return self._composer.stage(view, background)
 
     def ask(self, staged: Sequence[Any], which: NDArray[np.intp], visible: Visible) -> NDArray[Any]:
-        import torch
-
-        with self._lock, torch.inference_mode():
-            return self._scores(self._composer.compose(staged, which, visible))
+        return self._answer(len(visible), lambda rows: self._composer.compose(staged, which[rows], visible[rows]))
 
     def classify(self, pixels: Pixels) -> NDArray[Any]:
-        import torch
-
-        with self._lock, torch.inference_mode():
-            starts = range(0, len(pixels), self._batch_size)
-            batches = (self._composer.bring(pixels[i : i + self._batch_size]) for i in starts)
-            return np.concatenate([self._scores(batch) for batch in batches])
+        return self._answer(len(pixels), lambda rows: self._composer.bring(pixels[rows]))
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """Pixels (n, channels, h, w) of 0..255 in the model's numbers, differentiable."""
@@ -96,17 +93,37 @@ class TorchClassifier:
         """Pixels (n, h, w, channels) as a normalised tensor (n, channels, h, w) on the device, asking for gradients."""
         return self._composer.bring(pixels).clone().requires_grad_(True)
 
-    def _scores(self, batch: Tensor) -> NDArray[Any]:
+    def _answer(self, count: int, make: Callable[[slice], Tensor]) -> NDArray[Any]:
+        """The scores of `count` pictures, made and asked in parts; the parts get smaller where memory runs out.
+
+        Nothing waits for the device until all parts are under way, so the next is made while one is classified.
+        """
         import torch
 
-        try:
-            raw = first_tensor(self.module(batch))
-        except torch.cuda.OutOfMemoryError:
-            if len(batch) == 1:
-                raise
-            torch.cuda.empty_cache()
-            half = len(batch) // 2
-            return np.concatenate([self._scores(batch[:half]), self._scores(batch[half:])])
+        with self._lock, torch.inference_mode():
+            while True:
+                try:
+                    starts = range(0, count, self._part)
+                    raw = [self._classified(make(slice(i, min(i + self._part, count)))) for i in starts]
+                    return self._scores(torch.cat(raw))
+                except torch.cuda.OutOfMemoryError:
+                    if self._part == 1:
+                        raise
+                self._part //= 2
+                torch.cuda.empty_cache()
+
+    def _classified(self, batch: Tensor) -> Tensor:
+        import torch
+
+        if self._info.device == "cpu":
+            return first_tensor(self.module(batch))
+        # float32 means float32: the short form convolutions take by default moves probabilities by 0.01
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+            return first_tensor(self.module(batch))
+
+    def _scores(self, raw: Tensor) -> NDArray[Any]:
+        import torch
+
         reading = self._reading
         if reading.meaning == "logits" and not reading.is_single and raw.ndim == 2:
             # On the device: a thousand classes of a thousand mutants take longer in numpy than the whole network.
@@ -172,7 +189,7 @@ def wrap(
         notes=(*found.notes, *assumed, *more, *heard),
         loading=settings.loading,
     )
-    batch_size = settings.batch_size or (32 if device == "cpu" else 256)
+    batch_size = settings.batch_size or (32 if device == "cpu" else 4 * _PART)
     return TorchClassifier(module, info, numbers, composer, reading, batch_size=batch_size)
 
 

@@ -1,8 +1,9 @@
 """The user's own Python files: loading one, and reading what its constants say about the model.
 
 Constants a file may have: `SIZE` (224, or (h, w)), `RESIZE` (as `--resize`), `PREPROCESS` (as `--preprocess`), `LABELS`
-(a list, or a file next to it), `OUTPUT` (as `--output`). A function may have `labels` and `output` of its own, and
-`geometry`, as attributes.
+(a list, or a file next to it), `OUTPUT` (as `--output`), `CHANNEL_AXIS` (True: a channel axis of size one is shown to
+a `python:` function; otherwise it is dropped). A function in memory may have `labels`, `output`, `channel_axis` and
+`geometry` as attributes.
 """
 
 import hashlib
