@@ -43,6 +43,8 @@ SETS: dict[str, dict[str, Any]] = {
     "as it comes": {},
 }
 LEVELS = ((0.1, 0.2), (0.2, 0.3), (0.3, 0.4), (0.4, 0.5), (0.5, 0.6))
+#: An outline is seen by what lies on both sides of it: pixels so near the object count as its rim.
+RIM = 4
 FILLS = {"grey": 128, "black": 0, "white": 255}
 EMPTY = LABELS.index(NOTHING)
 
@@ -65,9 +67,21 @@ class Answered:
 
 
 def main() -> None:
-    """Run every measurement."""
+    """Run every measurement, or only the explanations and keep the rest of an earlier file."""
     options = _arguments()
     ask = load()
+    result = json.loads(options.out.read_text(encoding="utf-8")) if options.only_explain else measure(options, ask)
+    if options.explain:
+        explanations = result.setdefault("explanations", {})
+        for method in options.methods:
+            explanations[method] = measure_explanations(ask, options.explain, method)
+    report(result)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def measure(options: argparse.Namespace, ask: Ask) -> dict[str, Any]:
+    """Measure everything that needs no explanation."""
     result: dict[str, Any] = {
         "count": options.count,
         "first_seed": FIRST_SEED,
@@ -89,18 +103,17 @@ def main() -> None:
         some = max(50, options.count // 5)
         result["swaps"] = measure_swaps(draw, ask, some)
         result["object"] = measure_object(draw, ask, some)
+        result["fragments"] = measure_fragments(draw, ask, some)
     result["flat"] = measure_flat(ask)
-    if options.explain:
-        result["explanations"] = measure_explanations(ask, options.explain)
-    report(result)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return result
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=5_000, help="scenes per set (default 5,000)")
     parser.add_argument("--explain", type=int, default=100, help="scenes to explain, 0 for none (default 100)")
+    parser.add_argument("--methods", nargs="+", default=["causal"], help="methods to explain with (default causal)")
+    parser.add_argument("--only-explain", action="store_true", help="explain anew, keep the other figures of the file")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes that draw scenes")
     parser.add_argument("--out", type=Path, default=RESULT, help="the file to write")
     options = parser.parse_args()
@@ -279,6 +292,30 @@ def measure_object(draw: Callable[..., Iterator[Scene]], ask: Ask, count: int) -
     }
 
 
+def measure_fragments(draw: Callable[..., Iterator[Scene]], ask: Ask, count: int) -> dict[str, Any]:
+    """Show only random square cells of clean objects on grey: how little is enough, and does too little say nothing?"""
+    scenes = [scene for scene in draw({"occluder": "none"}, count) if scene.label != NOTHING]
+    labels = np.array([scene.label_index for scene in scenes])
+    rng = np.random.default_rng(FIRST_SEED)
+    found: dict[str, Any] = {}
+    for side in (2, 4, 8):
+        for part in (0.02, 0.05, 0.1, 0.2, 0.4):
+            shown = (
+                np.where((scatter(rng, side, part) & scene.object)[:, :, None], scene.picture, np.uint8(FILLS["grey"]))
+                for scene in scenes
+            )
+            chosen = np.concatenate([ask(batch).argmax(axis=1) for batch in _batches(shown)])
+            case = f"{part:.0%} in cells of {side} px"
+            found[case] = {"label": share(chosen == labels), "nothing": share(chosen == EMPTY)}
+    return found
+
+
+def scatter(rng: np.random.Generator, side: int, part: float) -> npt.NDArray[np.bool_]:
+    """Draw square cells of a side at random over (128, 128), each with a probability."""
+    cells = rng.random((128 // side, 128 // side)) < part
+    return np.repeat(np.repeat(cells, side, axis=0), side, axis=1)
+
+
 def measure_flat(ask: Ask) -> dict[str, Any]:
     """Ask for flat pictures of 216 colours and of every fourth grey."""
     steps = np.arange(0, 256, 51)
@@ -292,16 +329,11 @@ def measure_flat(ask: Ask) -> dict[str, Any]:
     return found
 
 
-def measure_explanations(ask: Ask, count: int) -> dict[str, Any]:
+def measure_explanations(ask: Ask, count: int, method: str) -> dict[str, Any]:
     """Explain scenes with 10 to 40 % covered that are labelled right, and see where the explanations lie."""
-    try:
-        from becausal.api import explain
-        from becausal.classifiers import as_classifier
-    except ImportError as problem:
-        return {"missing": str(problem)}
-    from becausal.errors import BecausalError
+    from becausal import BecausalError, explain, load_model
 
-    classifier = as_classifier("bundled")
+    classifier = load_model("bundled")
     rows: list[dict[str, float]] = []
     seed, tried = FIRST_SEED, 0
     while tried < count:
@@ -311,7 +343,7 @@ def measure_explanations(ask: Ask, count: int) -> dict[str, Any]:
             continue
         tried += 1
         try:
-            explanation = explain(scene.picture, classifier)
+            explanation = explain(scene.picture, classifier, method=method)
         except BecausalError as problem:
             print(f"seed {scene.seed}: {problem}", file=sys.stderr, flush=True)
             continue
@@ -319,16 +351,26 @@ def measure_explanations(ask: Ask, count: int) -> dict[str, Any]:
         rows.append(
             {
                 "on_object": float(scene.visible[shown].mean()),
+                "on_object_or_rim": float(widen(scene.visible, RIM)[shown].mean()),
                 "on_occluder": float(scene.occluder[shown].mean()),
                 "clear_of_occluder": float(not scene.occluder[shown].any()),
                 "size": float(shown.mean()),
                 "calls": float(explanation.calls),
                 "object_in_picture": float(scene.visible.mean()),
+                "object_or_rim_in_picture": float(widen(scene.visible, RIM).mean()),
                 "occluder_in_picture": float(scene.occluder.mean()),
             }
         )
     means = {name: round(float(np.mean([row[name] for row in rows])), 4) for name in rows[0]} if rows else {}
-    return {"explained": len(rows), "failed": count - len(rows), "method": "causal", "fill": "grey", "means": means}
+    return {"explained": len(rows), "failed": count - len(rows), "fill": "grey", "means": means}
+
+
+def widen(mask: npt.NDArray[np.bool_], reach: int) -> npt.NDArray[np.bool_]:
+    """Grow a mask (h, w) by so many pixels to all sides, corners included."""
+    for axis in (0, 1):
+        padded = np.pad(mask, [(reach, reach) if k == axis else (0, 0) for k in (0, 1)])
+        mask = np.asarray(np.lib.stride_tricks.sliding_window_view(padded, 2 * reach + 1, axis=axis).any(axis=-1))
+    return mask
 
 
 def report(result: dict[str, Any]) -> None:
@@ -362,10 +404,12 @@ def report(result: dict[str, Any]) -> None:
         print(f"another {name}: same answer {same['share']:.2%}, still right {still['share']:.2%} of {same['of']}")
     for case, found in result["object"].items():
         print(f"object {case}: " + ", ".join(f"{key} {value['share']:.2%}" for key, value in found.items()))
+    for case, found in result["fragments"].items():
+        print(f"{case} of the object: label {found['label']['share']:.1%}, nothing {found['nothing']['share']:.1%}")
     for name, found in result["flat"].items():
         print(f"flat {name}: nothing {found['nothing']['share']:.1%}, least {found['least_confidence']:.3f}")
-    if "explanations" in result:
-        print(f"explanations: {result['explanations']}")
+    for method, found in result.get("explanations", {}).items():
+        print(f"explanations by {method}, {found['explained']} scenes: {found['means']}")
 
 
 if __name__ == "__main__":

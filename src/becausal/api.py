@@ -2,7 +2,7 @@
 
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
@@ -11,14 +11,15 @@ import numpy as np
 from becausal.classifiers import as_classifier
 from becausal.classifiers.labels import find_label
 from becausal.contracts import Classifier, Explainer, ModelInfo, Problem, Search
-from becausal.engine import Case, Engine, Outcome, check_scores
+from becausal.engine import Case, Engine, Outcome
 from becausal.errors import BecausalError, ModelError, OptionError, TargetError, UnstableModelError
 from becausal.explainers import make_explainer
 from becausal.explanation import Explanation, Origin
 from becausal.fills import make_background
 from becausal.images import Picture, View, load_image, make_view
-from becausal.pipeline import Plan, Progress, Trace, pursue
-from becausal.searches import Best
+from becausal.pipeline import Plan, Trace, pursue
+from becausal.regions import default_grain
+from becausal.searches import Course
 from becausal.targets import Target
 from becausal.verify import Claim, check, compare
 
@@ -72,17 +73,18 @@ class Request:
             raise OptionError("at least one fill is needed")
 
     def plan(self, grid: tuple[int, ...]) -> Plan:
-        explainer = make_explainer(self.method, self.options) if isinstance(self.method, str) else self.method
-        grain = self.grain
+        """The request for a view of this grid: the method made, the grain decided, the opening call set aside."""
+        explainer, grain = self.method, self.grain
+        if isinstance(explainer, str):
+            options = dict(self.options or {})
+            if explainer == "causal" and isinstance(grain, int):
+                options.setdefault("grain", grain)
+            explainer = make_explainer(explainer, options)
         if grain == "default":
-            grain = default_grain(grid) if explainer.name == "causal" else None
+            own = getattr(explainer, "grain", None)
+            grain = (own or default_grain(grid)) if explainer.name == "causal" else None
         room = None if self.max_calls is None else self.max_calls - OPENING_CALLS
         return Plan(explainer=explainer, grain=grain, seed=self.seed, max_calls=room)
-
-
-def default_grain(grid: tuple[int, ...]) -> int:
-    """The side of the smallest cells by default: a 56th of the view's longest side, 4 px for 224."""
-    return max(1, round(max(grid) / 56))
 
 
 @dataclass
@@ -94,7 +96,7 @@ class _Job:
     case: Case
     problem: Problem
     plan: Plan
-    progress: Progress
+    course: Course
     label_id: int
     confidence: float
 
@@ -164,30 +166,31 @@ def explain_many(
     def watch(index: int, calls: int) -> None:
         if progress is not None:
             job = jobs[index]
-            best = job.progress.best
-            share = best.pixels / best.visible.size
-            progress(Status(job.picture.name, index, job.progress.stage, calls + 1, request.max_calls, share))
+            share = job.course.pixels / job.course.visible.size
+            progress(Status(job.picture.name, index, job.course.stage, calls + 1, request.max_calls, share))
 
     engine = Engine(classifier, batch_size=batch_size, watch=watch)
 
     def items() -> Iterator[tuple[Case, Search[Trace | Failure]]]:
+        index = 0
         for image in images:
             try:
                 job = _prepare(image, classifier, request)
             except BecausalError as error:
                 failures.append(Failure(_name(image), error))
                 continue
-            jobs[len(jobs)] = job
-            yield job.case, _guarded(pursue(job.problem, job.plan, job.progress), job.picture.name)
+            jobs[index] = job
+            index += 1
+            yield job.case, _guarded(pursue(job.problem, job.plan, job.course), job.picture.name)
 
     room = None if request.max_calls is None else request.max_calls - OPENING_CALLS
     for outcome in engine.run_many(items(), max_calls=room, width=width):
         yield from failures
         failures.clear()
+        job = jobs.pop(outcome.index)
         if isinstance(outcome.result, Failure):
             yield outcome.result
             continue
-        job = jobs.pop(outcome.index)
         try:
             yield _finish(job, outcome.result, outcome, classifier, engine, request)
         except BecausalError as error:
@@ -208,17 +211,17 @@ def _name(image: Any) -> str:
 
 
 def _prepare(image: Any, classifier: Classifier, request: Request) -> _Job:
-    info = classifier.info
-    picture = load_image(image) if not isinstance(image, Picture) else image
-    view = make_view(picture, info.geometry)
+    picture = image if isinstance(image, Picture) else load_image(image)
+    view = _view_of(picture, classifier)
     rng = np.random.default_rng([request.seed, 1])
 
     def read_image(path: str) -> Any:
-        return make_view(load_image(path), info.geometry).pixels
+        return _view_of(load_image(path), classifier).pixels
 
     backgrounds = tuple(make_background(f, view.pixels, rng=rng, read_image=read_image) for f in request.fills)
     scores = _ask_plainly(classifier, view)
-    target = _make_target(request, info, scores)
+    # Only now: what a function's output means, and its labels, may be known from its first answer on.
+    target = _make_target(request, classifier.info, scores)
     label_id = target.label_id
     has_scores = scores.ndim == 2
     confidence = float(scores[0, label_id]) if has_scores else float("nan")
@@ -227,7 +230,11 @@ def _prepare(image: Any, classifier: Classifier, request: Request) -> _Job:
     plan = request.plan(view.grid)
     if plan.explainer.needs == "scores" and not has_scores:
         raise ModelError(f"the method {plan.explainer.name} needs scores, and this model gives labels only")
-    return _Job(picture, view, case, problem, plan, Progress(Best(view.grid)), label_id, confidence)
+    return _Job(picture, view, case, problem, plan, Course(view.grid), label_id, confidence)
+
+
+def _view_of(picture: Picture, classifier: Classifier) -> View:
+    return make_view(picture, classifier.info.geometry, channels=classifier.info.channels)
 
 
 def _ask_plainly(classifier: Classifier, view: View) -> Any:
@@ -281,7 +288,7 @@ def _finish(
         visible=trace.visible,
         responsibility=trace.saliency,
         checks=trace.checks,
-        stopped_by=outcome.stopped_by,
+        stopped_by=job.course.stopped_by or outcome.stopped_by,
         stats=stats,
         origin=origin,
         view=job.view.pixels,
@@ -332,12 +339,9 @@ def verify(explanation: Explanation, model: Any) -> list[Claim]:
 def classify(image: Any, model: Any, *, top: int = 5) -> list[tuple[int, str, float]]:
     """What the model says of a picture: (id, name, probability), the first `top` of them; NaN for label-only models."""
     classifier = as_classifier(model)
+    scores = _ask_plainly(classifier, _view_of(load_image(image), classifier))
     info = classifier.info
-    scores = _ask_plainly(classifier, make_view(load_image(image), info.geometry))
     if scores.ndim == 1:
         return [(int(scores[0]), info.name_of(int(scores[0])), float("nan"))]
     order = np.argsort(-scores[0], kind="stable")[:top]
     return [(int(i), info.name_of(int(i)), float(scores[0, i])) for i in order]
-
-
-

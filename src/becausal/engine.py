@@ -179,6 +179,9 @@ class Engine:
                 return
             try:
                 self._ask_batch(active)
+            except AnswerError as error:
+                yield from self._fail(active, error)
+                continue
             except KeyboardInterrupt:
                 if self._interrupted:
                     raise
@@ -194,12 +197,30 @@ class Engine:
                 else:
                     active.append(drive)
 
+    def _fail(self, active: deque[_Drive[T]], error: AnswerError) -> Iterator[Outcome[T]]:
+        """Find out by asking one by one whose question broke the model, and tell those searches."""
+        alone = len(active) == 1
+        for _ in range(len(active)):
+            drive = active.popleft()
+            broken: AnswerError | None = error if alone else None
+            if not alone:
+                try:
+                    self._ask_batch([drive])
+                except AnswerError as own:
+                    broken = own
+            if broken is None and drive.todo:
+                active.append(drive)
+                continue
+            ended = self._advance(drive, broken or self._reply(drive))
+            if ended is not None:
+                yield ended
+            else:
+                active.append(drive)
+
     def ask_afresh(self, case: Case, visible: Visible) -> Answers:
         """The answers to (n, *grid) questions without memo or budget; with several fills the worst counts."""
         staged = [self.classifier.stage(case.view, background) for background in case.backgrounds]
-        judged = [
-            case.target.judge(self.scores([pair], np.zeros(len(visible), np.intp), visible)) for pair in staged
-        ]
+        judged = [case.target.judge(self.scores([pair], np.zeros(len(visible), np.intp), visible)) for pair in staged]
         return Answers(
             np.all([j.holds for j in judged], axis=0),
             np.min([j.margin for j in judged], axis=0),
@@ -218,7 +239,7 @@ class Engine:
             else:
                 active.append(drive)
 
-    def _advance(self, drive: _Drive[T], message: Answers | Stop | None) -> Outcome[T] | None:
+    def _advance(self, drive: _Drive[T], message: Answers | Stop | AnswerError | None) -> Outcome[T] | None:
         """Give the search its answers until it asks something that needs a call; its outcome if it ends."""
         while True:
             state = step(drive.search, message)
@@ -257,6 +278,8 @@ class Engine:
         rows: list[tuple[_Drive[T], int, int]] = []  # drive, row of its wave, which of its fills
         taken: list[tuple[_Drive[T], int]] = []
         for drive in active:
+            if rows and drive.case.view.shape != rows[0][0].case.view.shape:
+                continue  # pictures of another size wait for a batch of their own
             count = min(len(drive.todo), (self.batch_size - len(rows)) // drive.width)
             if not rows and drive.todo:
                 count = max(count, 1)  # more fills than a batch has rows: the question goes out in several batches
@@ -298,9 +321,7 @@ class Engine:
             judged = drive.case.target.judge(scores[start:end])
             for i in range(start, end):
                 j = i - start
-                drive.record(
-                    rows[i][1], bool(judged.holds[j]), float(judged.margin[j]), float(judged.confidence[j])
-                )
+                drive.record(rows[i][1], bool(judged.holds[j]), float(judged.margin[j]), float(judged.confidence[j]))
             self._count(drive.stats, end - start, end - start, elapsed * (end - start) / len(rows))
             start = end
 
@@ -319,7 +340,7 @@ class Engine:
             scores = self.classifier.ask(staged, which, visible)
         except (BecausalError, KeyboardInterrupt):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             reason = " ".join(str(error).split())[:300]
             raise AnswerError(
                 f"the model failed after {self.stats.calls} calls: {type(error).__name__}: {reason}"

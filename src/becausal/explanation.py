@@ -247,7 +247,9 @@ class Explanation:
                 raise OutputError(f"{folder} has schema {record['schema']}; this version reads {SCHEMA}")
             return _from_record(record, data)
         except FileNotFoundError as error:
-            raise OutputError(f"{folder} holds no saved explanation: {Path(str(error.filename)).name} is missing") from None
+            raise OutputError(
+                f"{folder} holds no saved explanation: {Path(str(error.filename)).name} is missing"
+            ) from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise OutputError(f"{folder} holds no readable explanation: {type(error).__name__}: {error}") from None
 

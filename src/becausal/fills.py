@@ -31,7 +31,7 @@ def span(view: Pixels) -> tuple[float, float]:
 def _as_type(values: NDArray[Any], like: Pixels) -> Pixels:
     if like.dtype == np.uint8:
         return np.clip(np.rint(values), 0, 255).astype(np.uint8)
-    return values.astype(like.dtype)
+    return np.asarray(values, like.dtype)
 
 
 def _flat(view: Pixels, colour: NDArray[np.float64]) -> Pixels:

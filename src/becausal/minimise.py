@@ -1,6 +1,7 @@
 """From a sufficient set to one from which no cell of a stated grain can be removed."""
 
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +10,8 @@ from becausal.contracts import Answers, Grid, Saliency, Search, Stop, Visible
 from becausal.regions import cells
 
 COARSEST = 8  # cells along the longest side on the first scale
+GROUP = 16  # the most cells that are tried together
+ROW = 8  # removals asked at a time once most of them fail
 
 
 @dataclass(frozen=True)
@@ -30,61 +33,22 @@ def grains(grid: Grid, finest: int) -> list[int]:
     return scale[::-1]
 
 
-def minimise(visible: Visible, saliency: Saliency, *, finest: int) -> Search[Minimal]:
-    """Shave a sufficient set, cells of one grain after the other, until no cell of the finest grain can go.
+def minimise(visible: Visible, saliency: Saliency, *, finest: int, coarse: bool = True) -> Search[Minimal]:
+    """Settle a sufficient set, cells of one grain after the other, until no cell of the finest grain can go.
 
+    The least important by the map go first. coarse False: begin with the finest grain, for a set that is small already.
     The set is sufficient at every moment. Told to stop, it returns the set as it is.
     """
     current, reached = visible, None
-    for grain in grains(visible.shape, finest):
-        result = yield from shave(current, saliency, cells(visible.shape, grain))
-        current = result.visible
-        if not result.finished:
+    for grain in grains(visible.shape, finest) if coarse else [finest]:
+        cell = cells(visible.shape, grain)
+        importance = np.bincount(cell[current], saliency[current], minlength=int(cell.max()) + 1)
+        settled = yield from settle(current, cell, importance)
+        current = settled.visible
+        if not settled.finished:
             return Minimal(current, reached)
         reached = grain
     return Minimal(current, reached)
-
-
-@dataclass(frozen=True)
-class Shaved:
-    """A sufficient set; `finished` says that every single removal of a cell was asked of it, and lost the target."""
-
-    visible: Visible
-    finished: bool
-
-
-def shave(visible: Visible, saliency: Saliency, cell: NDArray[np.intp], *, batch: int | None = None) -> Search[Shaved]:
-    """Remove cells until none can go.
-
-    Each round asks, of the cells in doubt, what is left without each. Those that can go alone are put in order, least
-    harm first (by margin; by the map where there are only labels), and as many of the first as can go together go. A
-    cell that was needed once is asked again only at the end, in the round that certifies the result.
-
-    cell: (*grid,) the number of the cell each pixel lies in. batch: ask at most so many removals at a time.
-    """
-    current = visible
-    doubt = present(current, cell)
-    certifying = True  # the first round asks them all, so it may be the last
-    importance = np.bincount(cell.ravel(), saliency.ravel())
-    try:
-        while len(doubt):
-            removable, answers = yield from _single_removals(current, cell, doubt)
-            if not len(removable):
-                if certifying:
-                    return Shaved(current, True)
-                doubt, certifying = present(current, cell), True
-                continue
-            order = removable[np.lexsort((importance[removable], -answers.margin))]
-            gone, current = yield from _remove_together(current, cell, order)
-            doubt = order[gone:]
-            if not len(doubt):
-                doubt = present(current, cell)
-                certifying = True
-            else:
-                certifying = False
-    except Stop:
-        return Shaved(current, False)
-    return Shaved(current, True)
 
 
 def present(visible: Visible, cell: NDArray[np.intp]) -> NDArray[np.intp]:
@@ -92,36 +56,99 @@ def present(visible: Visible, cell: NDArray[np.intp]) -> NDArray[np.intp]:
     return np.flatnonzero(np.bincount(cell[visible], minlength=1))
 
 
-def without(visible: Visible, cell: NDArray[np.intp], gone: NDArray[np.intp]) -> Visible:
-    """The set less some cells."""
-    return visible & ~np.isin(cell, gone)
+@dataclass(frozen=True)
+class Settled:
+    """A sufficient set; `finished` says that every single removal of a cell was asked of it, and lost the target.
+
+    harm: per cell number, how much margin its removal took when it was last asked; NaN where it never was.
+    """
+
+    visible: Visible
+    finished: bool
+    harm: NDArray[np.float64]
 
 
-def _single_removals(
-    current: Visible, cell: NDArray[np.intp], doubt: NDArray[np.intp]
-) -> Search[tuple[NDArray[np.intp], Answers]]:
-    """Which of the cells can go alone, and the answers without each of those."""
-    answers = yield np.stack([current & (cell != c) for c in doubt])
-    rows = np.flatnonzero(answers.holds)
-    return doubt[rows], answers.part(rows)
+class _Queue:
+    """Which cells to try next: those thought removable, then those never tried, then the others, oldest first.
+
+    Every success makes the failures before it stale: a set is minimal once each of its cells has failed since the last.
+    """
+
+    def __init__(self, members: NDArray[np.intp], importance: NDArray[np.float64]) -> None:
+        self.alive = np.zeros(len(importance), bool)
+        self.alive[members] = True
+        self.importance = importance
+        self.harm = np.full(len(importance), np.nan)
+        self.tried = np.full(len(importance), -1)  # the clock when it was last tried
+        self.clock = 0
+        self.success = 0  # the clock of the last success
+
+    def order(self, margin: float) -> NDArray[np.intp]:
+        """The cells in doubt, most promising first."""
+        doubt = np.flatnonzero(self.alive & (self.tried < self.success))
+        never = np.isnan(self.harm[doubt])
+        easy = ~never & (self.harm[doubt] <= margin)
+        rank = np.where(easy, 0, np.where(never, 1, 2))
+        within = np.where(easy, self.harm[doubt], np.where(never, self.importance[doubt], self.tried[doubt]))
+        return doubt[np.lexsort((within, rank))]
+
+    def drop(self, gone: NDArray[np.intp]) -> None:
+        self.alive[gone] = False
+        self.clock += 1
+        self.success = self.clock
+
+    def keep(self, needed: NDArray[np.intp], harm: NDArray[np.float64]) -> None:
+        self.harm[needed] = harm
+        self.clock += 1
+        self.tried[needed] = self.clock
 
 
-def _remove_together(
-    current: Visible, cell: NDArray[np.intp], order: NDArray[np.intp]
-) -> Search[tuple[int, Visible]]:
-    """Remove as many of the first cells as can go together, by halving; the first alone is known to go."""
-    good, count = 1, len(order)
-    best = without(current, cell, order[:1])
-    bad = len(order) + 1
-    while good < count:
-        trial = without(current, cell, order[:count])
-        try:
+def settle(
+    visible: Visible, cell: NDArray[np.intp], importance: NDArray[np.float64], *, margin: float = inf
+) -> Search[Settled]:
+    """Remove cells until none can go, the least important first, several together while that works.
+
+    A cell that proved needed is tried again once the set has changed; it ends when every cell has failed since the last
+    success, which is the proof of minimality. cell: (*grid,) the number of each pixel's cell. importance: per cell
+    number. margin: of the set as it is, where known. Told to stop, it returns the set as it is.
+    """
+    queue = _Queue(present(visible, cell), importance)
+    queue.success = 0
+    current, group, failures = visible, 2, 0
+    try:
+        while len(order := queue.order(margin)):
+            if failures >= ROW:
+                row = order[:ROW]
+                answers = yield np.stack([current & (cell != c) for c in row])
+                _learn(queue, row, answers, margin)
+                if not answers.holds.any():
+                    continue
+                best = int(np.argmax(np.where(answers.holds, answers.margin, -inf)))
+                current, margin = current & (cell != row[best]), float(answers.margin[best])
+                queue.drop(row[best : best + 1])
+                group, failures = min(2, int(answers.holds.sum())), 0
+                continue
+            together = order[:group]
+            trial = current & ~np.isin(cell, together)
             answers = yield trial[None]
-        except Stop:
-            return good, best
-        if answers.holds[0]:
-            good, best = count, trial
-        else:
-            bad = count
-        count = (good + bad) // 2
-    return good, best
+            if answers.holds[0]:
+                current, margin = trial, float(answers.margin[0])
+                queue.drop(together)
+                group, failures = min(2 * group, GROUP), 0
+            elif len(together) > 1:
+                group = len(together) // 2
+            else:
+                _learn(queue, together, answers, margin)
+                failures += 1
+    except Stop:
+        return Settled(current, False, queue.harm)
+    return Settled(current, True, queue.harm)
+
+
+def _learn(queue: _Queue, tried: NDArray[np.intp], answers: Answers, margin: float) -> None:
+    """Note what each removal cost; those that may go are left in doubt, known to be easy."""
+    before = margin if np.isfinite(margin) else float(answers.margin.max())
+    harm = before - answers.margin
+    queue.harm[tried] = harm
+    needed = ~answers.holds
+    queue.keep(tried[needed], harm[needed])

@@ -1,4 +1,4 @@
-"""Ways to put searches together: several as one, one within a limit, one whose best answer is remembered."""
+"""Ways to put searches together: several as one, and one after the other within a limit, the best remembered."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from becausal.contracts import Answers, Search, Stop, Visible
+from becausal.contracts import Answers, Grid, Search, Stop, Visible
 
 T = TypeVar("T")
 
@@ -18,12 +18,12 @@ class Done(Generic[T]):
     result: T
 
 
-def step(search: Search[T], message: Answers | Stop | None) -> Visible | Done[T]:
-    """Give a search what it waits for (None to begin) and get its next questions, or its end."""
+def step(search: Search[T], message: Answers | Exception | None) -> Visible | Done[T]:
+    """Give a search what it waits for (None to begin; a Stop or an error is thrown) and get its questions, or its end."""
     try:
         if message is None:
             return next(search)
-        return search.throw(message) if isinstance(message, Stop) else search.send(message)
+        return search.throw(message) if isinstance(message, Exception) else search.send(message)
     except StopIteration as end:
         return Done(end.value)
 
@@ -53,54 +53,48 @@ def gather(searches: Sequence[Search[T]]) -> Search[list[T]]:
     return [state.result for state in states.values() if isinstance(state, Done)]
 
 
-def limited(search: Search[T], calls: int | None, *, spent: int = 0) -> Search[T]:
-    """The search, stopped once the case has cost `calls` in all; `spent` is what it has cost so far."""
-    state = step(search, None)
-    while not isinstance(state, Done):
-        room = len(state) if calls is None else max(0, calls - spent)
-        message: Answers | Stop = Stop("budget")
-        if room:
-            try:
-                message = yield state[:room]
-                spent = max(spent, message.spent)
-                if room < len(state):
-                    message = Stop("budget", message)
-            except Stop as told:
-                message = told
-        state = step(search, message)
-    return state.result
+class Course:
+    """What a chain of searches has come to: the smallest set seen to be sufficient, what was spent, what cut it short.
 
+    visible, pixels: the best set so far. spent: calls so far. stopped_by: None, or why a search had to end early. stage:
+    a word for those who watch.
+    """
 
-class Best:
-    """The smallest set that any question has shown to be sufficient so far, and what has been spent."""
-
-    def __init__(self, grid: tuple[int, ...]) -> None:
+    def __init__(self, grid: Grid) -> None:
         self.visible: Visible = np.ones(grid, bool)
         self.pixels = self.visible.size
         self.spent = 0
+        self.stopped_by: str | None = None
+        self.stage = "search"
 
     def note(self, wave: Visible, answers: Answers) -> None:
         """Learn from the answers to the first questions of a wave."""
         self.spent = max(self.spent, answers.spent)
-        if not len(answers) or not answers.holds.any():
-            return
         rows = np.flatnonzero(answers.holds)
+        if not len(rows):
+            return
         counts = np.count_nonzero(wave[rows].reshape(len(rows), -1), axis=1)
         i = int(np.argmin(counts))
         if counts[i] < self.pixels:
             self.pixels = int(counts[i])
             self.visible = wave[rows[i]].copy()
 
-    def follow(self, search: Search[T]) -> Search[T]:
-        """The same search, watched."""
+    def follow(self, search: Search[T], *, limit: int | None = None) -> Search[T]:
+        """The same search, watched, and told to stop once `limit` calls are spent in all."""
         state = step(search, None)
         while not isinstance(state, Done):
-            message: Answers | Stop
-            try:
-                message = yield state
-                self.note(state, message)
-            except Stop as told:
-                message = told
-                self.note(state, told.answers)
+            room = len(state) if limit is None else min(len(state), max(0, limit - self.spent))
+            message: Answers | Stop = Stop("budget")
+            if room:
+                try:
+                    message = yield state[:room]
+                    self.note(state, message)
+                    if room < len(state):
+                        message = Stop("budget", message)
+                except Stop as told:
+                    message = told
+                    self.note(state, told.answers)
+            if isinstance(message, Stop):
+                self.stopped_by = self.stopped_by or message.reason
             state = step(search, message)
         return state.result

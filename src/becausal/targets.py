@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from becausal.contracts import Answers
 from becausal.errors import TargetError
 
-
 FAINT = 1e-30  # a probability too small to matter, so that its logarithm is finite
 
 

@@ -71,7 +71,9 @@ def compare(stated: Checks, found: Checks, *, tolerance: float = 1e-3) -> list[C
         same = found.minimal_grain == stated.minimal_grain
         claims.append(Claim("minimal", text, text if same else "a cell can be removed", same))
     if stated.necessary is not None:
-        claims.append(Claim("necessary", say(stated.necessary), say(found.necessary), stated.necessary == found.necessary))
+        claims.append(
+            Claim("necessary", say(stated.necessary), say(found.necessary), stated.necessary == found.necessary)
+        )
     if not np.isnan(stated.confidence):
         close = abs(stated.confidence - found.confidence) <= tolerance
         claims.append(Claim("confidence", f"{stated.confidence:.4f}", f"{found.confidence:.4f}", close))

@@ -48,9 +48,7 @@ def degrees(holds: NDArray[np.bool_], parts: int, *, strict: bool = False) -> ND
     return result
 
 
-def responsibility(
-    base: Visible, parts: tuple[Region, ...], *, strict: bool = False
-) -> Search[NDArray[np.float64]]:
+def responsibility(base: Visible, parts: tuple[Region, ...], *, strict: bool = False) -> Search[NDArray[np.float64]]:
     """Ask all mutants of one partition and return the parts' degrees of responsibility."""
     answers = yield mutants(base, parts)
     return degrees(answers.holds, len(parts), strict=strict)

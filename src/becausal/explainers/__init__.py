@@ -32,6 +32,40 @@ METHODS: dict[str, Method] = {
         "labels",
         "the paper's method: responsibility of regions, refined, summed over random partitions",
     ),
+    "sbfl": Method(
+        "becausal.explainers.sbfl",
+        "Sbfl",
+        "labels",
+        "statistical fault localisation: which pixels are hidden when the label goes",
+    ),
+    "rise": Method(
+        "becausal.explainers.rise",
+        "Rise",
+        "labels",
+        "the mean score over random mutants that show a pixel; uses scores where there are any",
+    ),
+    "occlusion": Method(
+        "becausal.explainers.occlusion",
+        "Occlusion",
+        "labels",
+        "the drop of the score under a sliding hidden window; uses scores where there are any",
+    ),
+    "lime": Method(
+        "becausal.explainers.lime_superpixels",
+        "Lime",
+        "labels",
+        "a linear model over superpixels, fitted around the view; uses scores where there are any",
+    ),
+    "shap": Method(
+        "becausal.explainers.shap_partition",
+        "Shap",
+        "labels",
+        "Owen values of a hierarchy of boxes, by the shap package; uses scores where there are any",
+    ),
+    "random": Method("becausal.explainers.controls", "RandomMap", "labels", "a control: random numbers, no calls"),
+    "centre": Method(
+        "becausal.explainers.controls", "CentreMap", "labels", "a control: a bump in the middle, no calls"
+    ),
 }
 
 

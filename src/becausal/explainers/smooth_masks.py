@@ -1,0 +1,63 @@
+"""Smooth masks of a given area, by gradient ascent: the mathematics of Extremal Perturbations. Imported only where torch is.
+
+A mask is made from a coarse grid of parameters in 0..1 by a smooth maximum convolution: pixel u gets
+
+    m(u) = smax_v k(u - v) p(v),    smax f = Σ f e^(f/T) / Σ e^(f/T),
+
+over the coarse cells v around it, so that m is as smooth as the kernel k and yet reaches 1 where a parameter does.
+"""
+
+from math import ceil
+
+import torch
+import torch.nn.functional as F
+
+Tensor = torch.Tensor
+
+REACH = 2  # cells on each side that a pixel sees
+TEMPERATURE = 1 / 20
+
+
+class SmoothMasks:
+    """From (k, 1, rows, columns) parameters to (k, 1, h, w) masks.
+
+    cell: side of a parameter's cell in pixels. The kernel is 1 at the cell's centre, and falls as a Gaussian whose
+    standard deviation is 0.7 of a cell.
+    """
+
+    def __init__(self, grid: tuple[int, int], cell: int, like: Tensor) -> None:
+        self.grid = grid
+        self.cell = cell
+        self.rows, self.columns = (ceil(side / cell) for side in grid)
+        place = (torch.arange(cell, dtype=like.dtype, device=like.device) + 0.5) / cell - 0.5  # of pixels, in cells
+        offset = torch.arange(-REACH, REACH + 1, dtype=like.dtype, device=like.device)
+        gap = (place[:, None] - offset[None]) ** 2  # (cell, 2·REACH + 1)
+        square = gap[:, None, :, None] + gap[None, :, None, :]
+        kernel = torch.exp(-0.5 * square / 0.7**2)
+        self._kernel = kernel.reshape(1, cell * cell, -1, 1)  # (1, pixels of a cell, neighbours, 1)
+
+    def start(self, count: int) -> Tensor:
+        """Parameters of `count` masks, all one half."""
+        return torch.full((count, 1, self.rows, self.columns), 0.5, dtype=self._kernel.dtype, device=self._kernel.device)
+
+    def __call__(self, parameters: Tensor) -> Tensor:
+        count, side = len(parameters), 2 * REACH + 1
+        padded = F.pad(parameters, (REACH,) * 4, mode="replicate")
+        around = F.unfold(padded, side).unsqueeze(1)  # (k, 1, neighbours, cells)
+        seen = self._kernel * around  # (k, pixels of a cell, neighbours, cells)
+        values = (seen * torch.softmax(seen / TEMPERATURE, 2)).sum(2)  # (k, pixels of a cell, cells)
+        masks = F.fold(values, (self.rows * self.cell, self.columns * self.cell), self.cell, stride=self.cell)
+        h, w = self.grid
+        return masks.reshape(count, 1, *masks.shape[2:])[:, :, :h, :w]
+
+
+def area_templates(areas: list[float], pixels: int, like: Tensor) -> Tensor:
+    """What the sorted values of a mask of each area should be, (k, pixels): zeros, then ones."""
+    place = torch.arange(pixels, dtype=like.dtype, device=like.device) + 0.5
+    return torch.stack([(place > (1 - area) * pixels).to(like.dtype) for area in areas])
+
+
+def area_loss(masks: Tensor, templates: Tensor) -> Tensor:
+    """The mean squared distance of each mask's sorted values to its template, (k,)."""
+    ordered = masks.reshape(len(masks), -1).sort(1).values
+    return ((ordered - templates) ** 2).mean(1)
