@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from becausal import cli_demo, cli_explain, cli_inspect, cli_scenes, cli_verify
+from becausal import cli_compare, cli_demo, cli_explain, cli_inspect, cli_scenes, cli_verify
 from becausal.cli_console import complain
 from becausal.errors import BecausalError
 
@@ -24,6 +24,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("explain")(cli_explain.explain)
+app.command("compare")(cli_compare.compare)
 app.command("demo")(cli_demo.demo)
 app.command("verify")(cli_verify.verify)
 app.command("inspect")(cli_inspect.inspect)

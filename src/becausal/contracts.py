@@ -68,10 +68,14 @@ Search = Generator[Visible, Answers, T]
 
 @dataclass(frozen=True)
 class Finding:
-    """What a method found: a map, and the sufficient sets it came across, smallest first (often none)."""
+    """What a method found: a map, and, where it looks for them itself, sufficient sets, the explanation first.
+
+    grain: the side of the cells at which the first set was shown to be minimal, None where it was not.
+    """
 
     saliency: Saliency
     sets: tuple[Visible, ...] = ()
+    grain: int | None = None
     notes: tuple[str, ...] = ()
 
 

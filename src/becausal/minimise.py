@@ -33,14 +33,14 @@ def grains(grid: Grid, finest: int) -> list[int]:
     return scale[::-1]
 
 
-def minimise(visible: Visible, saliency: Saliency, *, finest: int, coarse: bool = True) -> Search[Minimal]:
+def minimise(visible: Visible, saliency: Saliency, *, finest: int) -> Search[Minimal]:
     """Settle a sufficient set, cells of one grain after the other, until no cell of the finest grain can go.
 
-    The least important by the map go first. coarse False: begin with the finest grain, for a set that is small already.
-    The set is sufficient at every moment. Told to stop, it returns the set as it is.
+    The least important by the map go first. The set is sufficient at every moment. Told to stop, it returns the set as
+    it is.
     """
     current, reached = visible, None
-    for grain in grains(visible.shape, finest) if coarse else [finest]:
+    for grain in grains(visible.shape, finest):
         cell = cells(visible.shape, grain)
         importance = np.bincount(cell[current], saliency[current], minlength=int(cell.max()) + 1)
         settled = yield from settle(current, cell, importance)

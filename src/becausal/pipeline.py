@@ -46,20 +46,19 @@ def pursue(problem: Problem, plan: Plan, course: Course) -> Search[Trace]:
     last = None if plan.max_calls is None else plan.max_calls - LAST_CALLS
     limit = None if last is None else last - min(RESERVE, last // 3)
     finding = yield from course.follow(plan.explainer.search(problem, seeds[0]), limit=limit)
-    visible = finding.sets[0] if finding.sets else None
-    if visible is None:
+    if finding.sets:
+        minimal = Minimal(finding.sets[0], finding.grain)
+    else:
         course.stage = "extract"
         visible = yield from course.follow(extract(finding.saliency, seeds[1]), limit=last)
-    minimal = Minimal(course.visible if visible is None else visible, None)
-    if plan.grain is not None:
-        course.stage = "minimise"
-        shaving = minimise(minimal.visible, finding.saliency, finest=plan.grain, coarse=not finding.sets)
-        minimal = yield from course.follow(shaving, limit=last)
+        minimal = Minimal(course.visible if visible is None else visible, None)
+        if plan.grain is not None:
+            course.stage = "minimise"
+            shaving = minimise(minimal.visible, finding.saliency, finest=plan.grain)
+            minimal = yield from course.follow(shaving, limit=last)
     course.stage = "verify"
     checks = yield from _last_checks(minimal)
-    return Trace(
-        finding.saliency, minimal.visible, checks, float(opening.confidence[0]), finding.sets[1:], finding.notes
-    )
+    return Trace(finding.saliency, minimal.visible, checks, float(opening.confidence[0]), finding.sets[1:], finding.notes)
 
 
 def _opening(problem: Problem) -> Search[Answers]:

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from becausal.causal.lattice import Cells, Harm, Lattice, Proposer, unite
 from becausal.contracts import Answers, Finding, Needs, Problem, Saliency, Search, Stop, Visible
 from becausal.errors import OptionError
-from becausal.minimise import settle
-from becausal.regions import cells as number_cells
-from becausal.regions import default_grain
+from becausal.minimise import Settled, settle
+from becausal.regions import cells, default_grain
+from becausal.searches import Course
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,8 @@ class Causal:
     chain goes on from there.
     rate: how many nats of margin a halving of the size is worth, divided by log 2.
     trust: how strongly parts that did little harm so far are preferred. memory: how much of that experience lasts.
-    survey: before cells are tried one by one, ask for each block of two by two what its removal costs.
+    effort: after so many calls no more cells of the grain are tried; minimality is then shown of cells twice as large.
+    None: never.
     """
 
     grain: int | None = None
@@ -49,7 +50,7 @@ class Causal:
     rate: float = 1.0
     trust: float = 1.0
     memory: float = 0.7
-    survey: bool = False
+    effort: int | None = 1100
 
     name: ClassVar[str] = "causal"
     needs: ClassVar[Needs] = "labels"
@@ -69,25 +70,32 @@ class Causal:
         lattice = Lattice(problem.grid, self.grain or default_grain(problem.grid))
         seen = Seen(lattice)
         chains = [Chain(self, lattice, own, seen) for own in rng.spawn(self.chains)]
-        best = chains[0]
-        harm = np.zeros(lattice.shape)
+        course = Course(problem.grid)
         try:
             for chain in chains:
-                yield from chain.shrink(self.share, stop_at=self.coarse)
+                yield from course.follow(chain.shrink(self.share, stop_at=self.coarse))
             best = min(chains, key=Chain.promise)
             for share in self.reheat:
-                yield from best.shrink(share)
-            if self.survey:
-                yield from best.look_closer()
-            numbers = number_cells(problem.grid, lattice.grain)
-            settled = yield from settle(
-                lattice.show(best.shown), numbers, best.harm.estimate().reshape(-1), margin=best.margin
-            )
-            harm = np.nan_to_num(settled.harm).reshape(lattice.shape)
-            found = settled.visible
+                yield from course.follow(best.shrink(share))
+            settled, grain = yield from self._settle(best, course)
         except Stop:
-            found = lattice.show(min((c.shown for c in chains), key=lambda s: int(s.sum())))
-        return Finding(seen.map_with(found, harm), (found,) if not found.all() else ())
+            return Finding(seen.map_with(course.visible, None), (course.visible,) if not course.visible.all() else ())
+        return Finding(seen.map_with(settled.visible, settled.harm), (settled.visible,), grain)
+
+    def _settle(self, chain: "Chain", course: Course) -> Search[tuple[Settled, int | None]]:
+        """Try cells one by one until none can go; where that takes too long, prove it of larger cells instead."""
+        lattice, grid = chain.lattice, chain.lattice.grid
+        expected = chain.harm.estimate().reshape(-1)
+        search = settle(lattice.show(chain.shown), cells(grid, lattice.grain), expected, margin=chain.margin)
+        settled = yield from course.follow(search, limit=self.effort)
+        grain = lattice.grain
+        visible, harm = settled.visible, settled.harm
+        while not settled.finished and 2 * grain <= max(grid):
+            grain *= 2
+            larger = cells(grid, grain)
+            settled = yield from settle(visible, larger, np.zeros(int(larger.max()) + 1))
+            visible = settled.visible
+        return Settled(visible, settled.finished, harm), grain if settled.finished else None
 
 
 class Seen:
@@ -100,16 +108,16 @@ class Seen:
     def add(self, shown: Cells) -> None:
         self.index[shown] += 1.0 / shown.sum()
 
-    def map_with(self, found: Visible, harm: NDArray[np.float64]) -> Saliency:
-        """The index over the pixels; the explanation's cells come first, in the order of what their removal costs."""
+    def map_with(self, found: Visible, harm: NDArray[np.float64] | None) -> Saliency:
+        """The index over the pixels, 0 to 1/2; above that the explanation, its cells by what their removal costs."""
         saliency = self.lattice.spread(self.index)
-        top = saliency.max() or 1.0
-        cost = self.lattice.spread(harm)
-        cost = np.clip(cost, 0.0, None)
-        most = cost[found].max() if found.any() else 0.0
-        saliency = saliency / top
-        saliency[found] = 1.0 + (cost[found] / most if most > 0 else 0.0)
-        return saliency / 2.0
+        saliency /= 2 * (saliency.max() or 1.0)
+        cost = np.zeros(found.shape)
+        if harm is not None:
+            cost = self.lattice.spread(np.clip(np.nan_to_num(harm), 0.0, None).reshape(self.lattice.shape))
+        most = cost[found].max(initial=0.0) or 1.0
+        saliency[found] = 0.5 + 0.5 * cost[found] / most
+        return saliency
 
 
 class Chain:
@@ -166,16 +174,6 @@ class Chain:
         self.harm.fade(options.memory)
         self.seen.add(self.shown)
         return gone
-
-    def look_closer(self) -> Search[None]:
-        """Ask what the removal of each block of two cells a side costs, and expect that of its cells."""
-        block = number_cells(self.lattice.shape, 2)
-        parts = [self.shown & (block == number) for number in np.unique(block[self.shown])]
-        if len(parts) < 2:
-            return
-        answers = yield self._without(parts)
-        self.harm = Harm(self.lattice.shape)
-        self._learn(parts, answers)
 
     def _without(self, parts: list[Cells]) -> Visible:
         return np.stack([self.lattice.show(self.shown & ~part) for part in parts])

@@ -62,6 +62,48 @@ METHODS: dict[str, Method] = {
         "labels",
         "Owen values of a hierarchy of boxes, by the shap package; uses scores where there are any",
     ),
+    "ig": Method(
+        "becausal.explainers.ig",
+        "IntegratedGradients",
+        "gradients",
+        "Integrated Gradients: gradients summed on the way from the background to the view (captum)",
+    ),
+    "gbp": Method(
+        "becausal.explainers.gbp",
+        "GuidedBackpropagation",
+        "gradients",
+        "guided backpropagation: the gradient, without what is negative at a ReLU (captum)",
+    ),
+    "deeplift": Method(
+        "becausal.explainers.deeplift",
+        "DeepLift",
+        "gradients",
+        "DeepLIFT: the change of the logit from the background, handed back layer by layer (captum)",
+    ),
+    "grad-cam": Method(
+        "becausal.explainers.grad_cam",
+        "GradCam",
+        "gradients",
+        "Grad-CAM: the last convolution's channels, weighted by their gradients (captum)",
+    ),
+    "lrp": Method(
+        "becausal.explainers.lrp",
+        "Relevance",
+        "gradients",
+        "layer-wise relevance propagation: the logit, handed back by contribution (captum)",
+    ),
+    "rap": Method(
+        "becausal.explainers.rap",
+        "RelativeAttributing",
+        "gradients",
+        "relative attributing propagation: the logit, handed back by relative influence",
+    ),
+    "extremal": Method(
+        "becausal.explainers.extremal",
+        "Extremal",
+        "gradients",
+        "Extremal Perturbations: smooth masks of fixed area that keep the logit highest",
+    ),
     "random": Method("becausal.explainers.controls", "RandomMap", "labels", "a control: random numbers, no calls"),
     "centre": Method(
         "becausal.explainers.controls", "CentreMap", "labels", "a control: a bump in the middle, no calls"

@@ -67,7 +67,7 @@ def bridge(function: Callable[[Ask], T], *, seed: int) -> Search[T | None]:
         except BaseException as error:
             questions.put(_Returned(error=error))
 
-    numbers = _Numbers(seed)
+    numbers = GlobalNumbers(seed)
     thread = Thread(target=work, name="becausal-bridge", daemon=True)
     try:
         with numbers:
@@ -90,8 +90,8 @@ def bridge(function: Callable[[Ask], T], *, seed: int) -> Search[T | None]:
         thread.join()
 
 
-class _Numbers:
-    """numpy's global random numbers, lent to the library for the length of its turn."""
+class GlobalNumbers:
+    """numpy's global random numbers, lent to a library for the length of its turns, seeded and then put back."""
 
     def __init__(self, seed: int) -> None:
         self.theirs: Any = np.random.RandomState(seed).get_state()

@@ -50,7 +50,7 @@ class DeepLift:
         from becausal.explainers.torch_layers import TwoReLUs, replace_layers
 
         replace_layers(opened.own, nn.ReLU6, TwoReLUs)
-        with explained(self.name):
+        with explained(self.name, opened):
             if reused := name_reused(walk(opened), *SUPPORTED_NON_LINEAR):
                 raise ModelError(
                     f"the method deeplift needs each activation to be a layer of its own, and {reused} is used more than "

@@ -27,9 +27,9 @@ class Extremal:
     """
 
     areas: str = "0.05,0.1,0.2"
-    steps: int = 150
+    steps: int = 100
     rate: float = 0.05
-    cells: int = 28
+    cells: int = 16
 
     name: ClassVar[str] = "extremal"
     needs: ClassVar[Needs] = "gradients"
@@ -57,7 +57,7 @@ class Extremal:
         """The map, without a question."""
         yield from ()
         opened = open_up(problem, self.name)
-        with explained(self.name):
+        with explained(self.name, opened):
             masks = self.optimise(opened)
         return Finding(on_grid(masks.mean(0, keepdim=True)))
 

@@ -33,7 +33,7 @@ class GuidedBackpropagation:
         replace_layers(opened.own, nn.ReLU6, GuidedReLU6)
         if not any(isinstance(layer, nn.ReLU) for layer in opened.own.modules()):
             raise ModelError(f"the method gbp guides the gradient at ReLU layers, and this model has none; {INSTEAD}")
-        with explained(self.name):
+        with explained(self.name, opened):
             values = captum.GuidedBackprop(opened.logits).attribute(
                 opened.view.clone().requires_grad_(True), target=opened.label_id
             )

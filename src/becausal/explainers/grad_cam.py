@@ -30,7 +30,7 @@ class GradCam:
         yield from ()
         opened = open_up(problem, self.name).copied()
         captum = require("captum.attr", self.name)
-        with explained(self.name):
+        with explained(self.name, opened):
             layer = self._find(opened)
             values = captum.LayerGradCam(opened.logits, layer).attribute(
                 opened.view.clone().requires_grad_(True), target=opened.label_id, relu_attributions=True

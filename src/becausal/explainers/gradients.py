@@ -23,6 +23,7 @@ ToInput = Callable[[Pixels], Tensor]  # pixels (n, h, w, channels) to the module
 Sign = Literal["absolute", "signed"]
 
 EXTRA = "gradients"
+SMALL = 1_000_000  # weights
 INSTEAD = "ig and grad-cam take any torch model, and methods that only ask (causal, rise, …) any model at all"
 
 
@@ -40,6 +41,11 @@ class Opened:
     background: Tensor
     label_id: int
     to_input: ToInput
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the module is on a CPU and has few weights."""
+        return self.view.device.type == "cpu" and sum(p.numel() for p in self.own.parameters()) < SMALL
 
     def copied(self) -> "Opened":
         """The same with a copy of the module that may be hooked and changed; no layer of it works in place."""
@@ -141,10 +147,18 @@ def say_layer(name: str, layer: Module) -> str:
 
 
 @contextmanager
-def explained(method: str) -> Iterator[None]:
-    """Whatever torch or captum trips over in a user's module becomes a ModelError."""
+def explained(method: str, opened: Opened) -> Iterator[None]:
+    """Whatever torch or captum trips over in a user's module becomes a ModelError.
+
+    Meanwhile a small network on a CPU runs on one thread: its layers are too short for several to wait on each other.
+    """
     import warnings
 
+    import torch
+
+    threads = torch.get_num_threads()
+    if opened.is_small:
+        torch.set_num_threads(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # captum warns of its own hooks
         try:
@@ -156,6 +170,8 @@ def explained(method: str) -> Iterator[None]:
             raise ModelError(
                 f"the method {method} fails on this model ({type(error).__name__}: {reason}); {INSTEAD}"
             ) from error
+        finally:
+            torch.set_num_threads(threads)
 
 
 def on_grid(values: Tensor, sign: Sign = "signed") -> Saliency:

@@ -38,7 +38,7 @@ class IntegratedGradients:
         yield from ()
         opened = open_up(problem, self.name)
         captum = require("captum.attr", self.name)
-        with explained(self.name):
+        with explained(self.name, opened):
             values = captum.IntegratedGradients(opened.logits).attribute(
                 opened.view,
                 baselines=opened.background,

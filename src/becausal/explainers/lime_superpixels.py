@@ -30,7 +30,7 @@ class Lime:
     """
 
     samples: int = 1000
-    patches: int = 100
+    patches: int = 50
     kernel: float = 0.25
     ridge: float = 1.0
 
@@ -76,8 +76,12 @@ def fit_ridge(
     """The w that minimises Σ weight (value - b - shown·w)² + penalty |w|², the intercept b free."""
     if not len(values) or not weight.sum() > 0:
         return np.zeros(shown.shape[1])
-    share = weight / weight.sum()
-    rows = shown - share @ shown  # centred: the intercept drops out
-    normal = (rows * weight[:, None]).T @ rows + penalty * np.eye(shown.shape[1])
-    right = (rows * weight[:, None]).T @ (values - share @ values)
-    return np.asarray(np.linalg.lstsq(normal, right, rcond=None)[0], np.float64)
+    share, root = weight / weight.sum(), np.sqrt(weight)
+    rows = root[:, None] * (shown - share @ shown)  # centred: the intercept drops out
+    right = root * (values - share @ values)
+    n, k = rows.shape
+    if not penalty:
+        return np.asarray(np.linalg.lstsq(rows, right, rcond=None)[0], np.float64)
+    if n < k:  # the same solution from the smaller system
+        return np.asarray(rows.T @ np.linalg.solve(rows @ rows.T + penalty * np.eye(n), right), np.float64)
+    return np.asarray(np.linalg.solve(rows.T @ rows + penalty * np.eye(k), rows.T @ right), np.float64)

@@ -53,7 +53,7 @@ class Relevance:
         yield from ()
         opened = open_up(problem, self.name).copied()
         captum = require("captum.attr", self.name)
-        with explained(self.name):
+        with explained(self.name, opened):
             self._attach_rules(opened, walk(opened))
             values, missing = captum.LRP(opened.logits).attribute(
                 opened.view.clone(), target=opened.label_id, return_convergence_delta=True

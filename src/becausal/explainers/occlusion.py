@@ -22,7 +22,7 @@ class Occlusion:
     Where the classifier gives labels only, a drop is 1 where the label is lost and 0 elsewhere.
     """
 
-    window: float = 0.2
+    window: float = 0.1
     stride: float = 0.05
 
     name: ClassVar[str] = "occlusion"

@@ -28,6 +28,6 @@ class RelativeAttributing:
         from becausal.explainers.relative import propagate
 
         bounds = [opened.to_input(np.full_like(problem.view[None], level)) for level in (0, 255)]
-        with explained(self.name):
+        with explained(self.name, opened):
             values = propagate(opened.own, opened.view, opened.label_id, bounds[0], bounds[1])
         return Finding(on_grid(values))

@@ -100,8 +100,8 @@ class Sbfl:
     measure: Measure = "ochiai"
     share: float = 1 / 5
     step: float = 1 / 6
-    blocks: int = 8
-    chains: int = 50
+    blocks: int = 6
+    chains: int = 32
 
     name: ClassVar[str] = "sbfl"
     needs: ClassVar[Needs] = "labels"

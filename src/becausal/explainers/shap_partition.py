@@ -4,7 +4,9 @@ After Lundberg, Lee: A unified approach to interpreting model predictions, NeurI
 again, across its longest side, down to small cells; the library spends its calls where the values are large.
 """
 
-from dataclasses import dataclass, field
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -13,10 +15,12 @@ from numpy.typing import NDArray
 
 from becausal.contracts import Answers, Finding, Grid, Needs, Problem, Saliency, Search
 from becausal.errors import MissingExtraError, OptionError
-from becausal.explainers.bridge import Ask, Ended, bridge
-from becausal.explainers.lime_superpixels import fit_ridge
+from becausal.explainers.bridge import Ask, Ended, GlobalNumbers, bridge
 from becausal.explainers.waves import WAVE, scores
 from becausal.regions import Region, cut, whole
+
+Model = Callable[[NDArray[np.bool_]], NDArray[np.float64]]  # (n, cells) sets to n scores
+LEAST = 4  # evaluations: the empty view, the whole, and the first pair of halves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +31,8 @@ class Shap:
     A pixel's value is its cell's Owen value over the cell's pixels, so that the values add up to the score of the whole
     view less that of the empty one.
 
-    Where the classifier gives labels only, the score is 1 where the target is kept and 0 elsewhere. Told to stop before
-    the library is done, the map is a linear fit to the answers so far, and a note says so.
+    Where the classifier gives labels only, the score is 1 where the target is kept and 0 elsewhere. Told to stop, the
+    library runs again from memory, with as many evaluations as were answered: the same search, cut short.
     """
 
     evaluations: int = 2000
@@ -38,40 +42,41 @@ class Shap:
     needs: ClassVar[Needs] = "labels"
 
     def __post_init__(self) -> None:
-        if self.evaluations < 4:
-            raise OptionError(f"evaluations must be at least 4, not {self.evaluations}")
+        if self.evaluations < LEAST:
+            raise OptionError(f"evaluations must be at least {LEAST}, not {self.evaluations}")
         if self.cells < 2:
             raise OptionError(f"cells must be at least 2, not {self.cells}")
 
     def search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]:
-        explainer = _load_partition_explainer()
         tree = halve(problem.grid, max(1, round(max(problem.grid) / self.cells)))
-        seen = Seen(tree.cell)
+        explainer = _load_partition_explainer()
+        if tree.count < 2:
+            return Finding(np.zeros(problem.grid))
+        seed, seen = int(rng.integers(2**32)), Seen(tree.cell)
 
-        def run(ask: Ask) -> NDArray[np.float64]:
-            def model(shown: NDArray[np.bool_]) -> NDArray[np.float64]:
-                return seen.asked(shown, ask)
-
-            # A batch of theirs is a wave of ours; each step of their search asks two.
+        def run(model: Model, evaluations: int) -> NDArray[np.float64]:
+            # A batch of theirs is a wave of ours. Their search asks in pairs, and may pass an odd limit by one.
             result = explainer(model, _Masker(tree.linkage))(
-                np.ones((1, tree.count), bool), max_evals=self.evaluations, batch_size=WAVE, silent=True
+                np.ones((1, tree.count), bool), max_evals=evaluations // 2 * 2, batch_size=WAVE, silent=True
             )
             return np.asarray(result.values[0], np.float64)
 
-        if tree.count < 2:
-            yield from ()
-            return Finding(np.zeros(problem.grid))
-        values = yield from bridge(run, seed=int(rng.integers(2**32)))
-        notes: tuple[str, ...] = ()
-        if values is None:
-            values = seen.fitted()
-            notes = (f"shap was stopped after {len(seen)} mutants: its map is a linear fit to their scores",)
-        return Finding(spread(values, tree.cell), notes=notes)
+        values = yield from bridge(lambda ask: run(seen.asking(ask), self.evaluations), seed=seed)
+        if values is not None:
+            return Finding(spread(values, tree.cell))
+        note = f"shap was stopped after {seen.count} of {self.evaluations} mutants"
+        if seen.count < LEAST:
+            return Finding(np.zeros(problem.grid), notes=(note,))
+        with GlobalNumbers(seed):
+            values = run(seen.recall, seen.count)
+        return Finding(spread(values, tree.cell), notes=(note,))
 
 
 def _load_partition_explainer() -> Any:
     try:
-        return import_module("shap").PartitionExplainer
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about matplotlib and others, while it loads its plots
+            return import_module("shap").PartitionExplainer
     except ImportError as error:
         raise MissingExtraError("shap", "shap", "the method shap") from error
 
@@ -89,35 +94,39 @@ class _Masker:
         return shown[None].copy()
 
 
-@dataclass
 class Seen:
-    """What was asked, and the scores: (n, cells) bool and n numbers."""
+    """What was asked and answered so far."""
 
-    cell: NDArray[np.intp]
-    shown: list[NDArray[np.bool_]] = field(default_factory=list)
-    values: list[NDArray[np.float64]] = field(default_factory=list)
+    def __init__(self, cell: NDArray[np.intp]) -> None:
+        self.count = 0
+        self._cell = cell
+        self._scores: dict[bytes, float] = {}
 
-    def __len__(self) -> int:
-        return sum(len(values) for values in self.values)
+    def asking(self, ask: Ask) -> Model:
+        """The model the library sees; it remembers all answers, also those that come with the word to stop."""
 
-    def asked(self, shown: NDArray[np.bool_], ask: Ask) -> NDArray[np.float64]:
-        """Ask sets of cells, (n, cells), and remember the answers, also those that come with the word to stop."""
-        try:
-            answers = ask(shown[:, self.cell])
-        except Ended as end:
-            self._remember(shown, end.answers)
-            raise
-        self._remember(shown, answers)
-        return self.values[-1]
+        def model(shown: NDArray[np.bool_]) -> NDArray[np.float64]:
+            try:
+                return self._learn(shown, ask(shown[:, self._cell]))
+            except Ended as end:
+                self._learn(shown, end.answers)
+                raise
 
-    def _remember(self, shown: NDArray[np.bool_], answers: Answers) -> None:
-        self.shown.append(shown[: len(answers)].copy())
-        self.values.append(scores(answers))
+        return model
 
-    def fitted(self) -> NDArray[np.float64]:
-        """The cells' values, (cells,), in the best linear account of the scores."""
-        shown, values = np.concatenate(self.shown), np.concatenate(self.values)
-        return fit_ridge(shown, values, np.ones(len(values)), 1.0)
+    def recall(self, shown: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """The scores of sets that were asked before."""
+        return np.array([self._scores[_key(row)] for row in shown])
+
+    def _learn(self, shown: NDArray[np.bool_], answers: Answers) -> NDArray[np.float64]:
+        values = scores(answers)
+        self.count += len(values)
+        self._scores.update((_key(row), float(value)) for row, value in zip(shown, values, strict=False))
+        return values
+
+
+def _key(row: NDArray[np.bool_]) -> bytes:
+    return np.packbits(row).tobytes()
 
 
 @dataclass(frozen=True)

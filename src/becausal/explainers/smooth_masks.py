@@ -14,15 +14,15 @@ import torch.nn.functional as F
 
 Tensor = torch.Tensor
 
-REACH = 2  # cells on each side that a pixel sees
+REACH = 1  # cells on each side that a pixel sees
 TEMPERATURE = 1 / 20
 
 
 class SmoothMasks:
     """From (k, 1, rows, columns) parameters to (k, 1, h, w) masks.
 
-    cell: side of a parameter's cell in pixels. The kernel is 1 at the cell's centre, and falls as a Gaussian whose
-    standard deviation is 0.7 of a cell.
+    cell: side of a parameter's cell in pixels. The kernel is 1 up to 3/4 of a cell from the parameter's place, so that
+    a cell is covered whole, and falls smoothly to 0 at 3/2.
     """
 
     def __init__(self, grid: tuple[int, int], cell: int, like: Tensor) -> None:
@@ -32,8 +32,9 @@ class SmoothMasks:
         place = (torch.arange(cell, dtype=like.dtype, device=like.device) + 0.5) / cell - 0.5  # of pixels, in cells
         offset = torch.arange(-REACH, REACH + 1, dtype=like.dtype, device=like.device)
         gap = (place[:, None] - offset[None]) ** 2  # (cell, 2·REACH + 1)
-        square = gap[:, None, :, None] + gap[None, :, None, :]
-        kernel = torch.exp(-0.5 * square / 0.7**2)
+        distance = (gap[:, None, :, None] + gap[None, :, None, :]).sqrt()
+        rise = ((1.5 - distance) / 0.75).clamp(0, 1)
+        kernel = rise**2 * (3 - 2 * rise)
         self._kernel = kernel.reshape(1, cell * cell, -1, 1)  # (1, pixels of a cell, neighbours, 1)
 
     def start(self, count: int) -> Tensor:
