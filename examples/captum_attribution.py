@@ -1,7 +1,7 @@
 """Causal attribution where captum's would be: a torch module, tensors in, a tensor of the same shape out.
 
-    pip install 'becausal[torch]'
-    python examples/captum_attribution.py
+pip install 'becausal[torch]'
+python examples/captum_attribution.py
 """
 
 import torch

@@ -1,7 +1,7 @@
 """A metric of Quantus, computed on one of our methods through its `explain_func`.
 
-    pip install 'becausal[torch]' quantus
-    python examples/quantus_metric.py
+pip install 'becausal[torch]' quantus
+python examples/quantus_metric.py
 """
 
 import numpy as np

@@ -76,6 +76,7 @@ def find(name: str, problem: Problem, **options: Any) -> Finding:
 
 
 def logit(problem: Problem, pixels: Any) -> float:
+    assert problem.model is not None
     module, to_input = differentiable(problem.model, "test")
     with torch.no_grad():
         return float(module(to_input(pixels[None]))[0, problem.label_id])
@@ -321,7 +322,7 @@ def test_grad_cam_by_layer() -> None:
     coarse, fine = find("grad-cam", problem), find("grad-cam", problem, layer="features.2")
     assert coarse.saliency.min() >= 0
     assert not np.array_equal(coarse.saliency, fine.saliency)
-    with pytest.raises(OptionError, match="no layer 'nowhere'.*features"):
+    with pytest.raises(OptionError, match=r"no layer 'nowhere'.*features"):
         find("grad-cam", problem, layer="nowhere")
 
 
@@ -353,7 +354,8 @@ def test_the_users_module_is_left_as_it_was() -> None:
 
 
 def test_probabilities_and_single_outputs_have_logits() -> None:
-    for layers in ((nn.Linear(3 * 64, 4), nn.Softmax(1)), (nn.Linear(3 * 64, 1),), (nn.Linear(3 * 64, 1), nn.Sigmoid())):
+    one = nn.Linear(3 * 64, 1)
+    for layers in ((nn.Linear(3 * 64, 4), nn.Softmax(1)), (one,), (one, nn.Sigmoid())):
         torch.manual_seed(0)
         model = wrap(nn.Sequential(nn.Flatten(), *layers), Settings(crop=(8, 8)))
         problem = noise_problem(model, side=8)

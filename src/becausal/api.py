@@ -61,6 +61,8 @@ class Request:
     grain: int | None | Literal["default"] = "default"
     seed: int = 0
     max_calls: int | None = None
+    several: int = 1
+    contrast: bool = False
 
     def __post_init__(self) -> None:
         if self.max_calls is not None and self.max_calls < 10:
@@ -71,20 +73,26 @@ class Request:
             raise OptionError(f"grain is a side in pixels, at least 1, not {self.grain}")
         if not self.fills:
             raise OptionError("at least one fill is needed")
+        if self.several < 1:
+            raise OptionError(f"several must be at least 1, not {self.several}")
 
     def plan(self, grid: tuple[int, ...]) -> Plan:
         """The request for a view of this grid: the method made, the grain decided, the opening call set aside."""
         explainer, grain = self.method, self.grain
         if isinstance(explainer, str):
             options = dict(self.options or {})
-            if explainer == "causal" and isinstance(grain, int):
-                options.setdefault("grain", grain)
+            if explainer == "causal":
+                options.setdefault("several", self.several)
+                if isinstance(grain, int):
+                    options.setdefault("grain", grain)
+            elif self.several > 1:
+                raise OptionError(f"several explanations are for the method causal, not {explainer}")
             explainer = make_explainer(explainer, options)
         if grain == "default":
             own = getattr(explainer, "grain", None)
             grain = (own or default_grain(grid)) if explainer.name == "causal" else None
         room = None if self.max_calls is None else self.max_calls - OPENING_CALLS
-        return Plan(explainer=explainer, grain=grain, seed=self.seed, max_calls=room)
+        return Plan(explainer=explainer, grain=grain, seed=self.seed, max_calls=room, contrast=self.contrast)
 
 
 @dataclass
@@ -115,6 +123,8 @@ def explain(
     grain: int | None | Literal["default"] = "default",
     seed: int = 0,
     max_calls: int | None = None,
+    several: int = 1,
+    contrast: bool = False,
     batch_size: int | None = None,
     progress: Callable[[Status], None] | None = None,
 ) -> Explanation:
@@ -125,7 +135,9 @@ def explain(
     label's name or id, the one on top by default; against: only this rival must be beaten; top: it is enough to stay
     among the first k. confidence: also keep this share of the original confidence. fill: what hidden pixels become;
     several must all keep the target. grain: minimise to cells of this side in pixels, None not at all. max_calls: a
-    limit on model calls; when it is spent, or on Ctrl-C, the best so far comes back, marked in `stopped_by`.
+    limit on model calls; when it is spent, or on Ctrl-C, the best so far comes back, marked in `stopped_by`. several: look
+    for so many disjoint explanations; the further ones are in `others`. contrast: find a set that is necessary as well
+    as sufficient.
     """
     request = Request(
         method=method,
@@ -138,6 +150,8 @@ def explain(
         grain=grain,
         seed=seed,
         max_calls=max_calls,
+        several=several,
+        contrast=contrast,
     )
     result = next(explain_many([image], model, request=request, batch_size=batch_size, progress=progress))
     if isinstance(result, Failure):
@@ -278,6 +292,7 @@ def _finish(
         seed=request.seed,
         max_calls=request.max_calls,
         grain=job.plan.grain,
+        contrast=job.plan.contrast,
         versions=versions(),
     )
     return Explanation(
@@ -329,11 +344,17 @@ def versions() -> dict[str, str]:
 
 def verify(explanation: Explanation, model: Any) -> list[Claim]:
     """Ask every claim of an explanation again and say which hold."""
-    classifier = as_classifier(model)
+    engine = Engine(as_classifier(model))
     case = Case(explanation.view, explanation.backgrounds, explanation.target)
-    search = check(explanation.visible, grain=explanation.checks.minimal_grain)
-    found = Engine(classifier).run(case, search).result
-    return compare(explanation.checks, found)
+    search = check(explanation.visible, grain=explanation.checks.minimal_grain, contrast=explanation.origin.contrast)
+    claims = compare(explanation.checks, engine.run(case, search).result)
+    if explanation.others:
+        again = engine.ask_afresh(case, np.stack(explanation.others)).holds
+        claims += [
+            Claim(f"further explanation {i} sufficient", "yes", "yes" if holds else "no", bool(holds))
+            for i, holds in enumerate(again, start=2)
+        ]
+    return claims
 
 
 def classify(image: Any, model: Any, *, top: int = 5) -> list[tuple[int, str, float]]:

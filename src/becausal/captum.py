@@ -30,13 +30,12 @@ Forward = Callable[..., Any]  # inputs (n, channels, *grid) and further argument
 class CausalAttribution:
     """Attribution by any method that only asks.
 
-    forward_func: a module or a function from inputs (n, channels, *grid), in its own numbers, to logits or probabilities
-    (n, classes). method, options: as in `explain`; a method that needs gradients is refused, since captum has those.
+    forward_func: a module or a function from inputs (n, channels, *grid), in its own numbers, to logits or
+    probabilities (n, classes). method, options: as in `explain`; a method that needs gradients is refused, since
+    captum has those.
     """
 
-    def __init__(
-        self, forward_func: Forward, *, method: str = "causal", options: dict[str, Any] | None = None
-    ) -> None:
+    def __init__(self, forward_func: Forward, *, method: str = "causal", options: dict[str, Any] | None = None) -> None:
         self.forward_func = forward_func
         self._explainer: Explainer = make_explainer(method, options)
         if self._explainer.needs == "gradients":
@@ -55,9 +54,9 @@ class CausalAttribution:
     ) -> Tensor:
         """The map of each input, (n, channels, *grid), the same in all channels, as feature ablation gives it.
 
-        target: a label for all inputs or one for each, the one on top by default. A label that is not on top of an input
-        is explained as one among its first k, k the label's place. baselines: what hidden pixels become, in the model's
-        own numbers. max_calls: a limit per input. perturbations_per_eval: mutants per call of forward_func.
+        target: a label for all inputs or one for each, the one on top by default. A label that is not on top of an
+        input is explained as one among its first k, k the label's place. baselines: what hidden pixels become, in the
+        model's own numbers. max_calls: a limit per input. perturbations_per_eval: mutants per call of forward_func.
         """
         torch = import_torch("attribution of tensors")
         if not torch.is_tensor(inputs) or inputs.ndim < 3:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from becausal.explanation import Explanation
 
 PICTURE, OCCLUDER = "demo.png", "demo_occluder.png"
+SHARE, GRAIN = 0.9, 4  # the label alone can be kept by very little; nine tenths of the confidence make a picture to look at
 
 
 def demo(
@@ -41,7 +42,7 @@ def demo(
         raise InputError(f"this installation has no bundled picture {PICTURE}: install becausal again")
     with as_file(bundled.joinpath(PICTURE)) as picture, as_file(bundled.joinpath(OCCLUDER)) as occluder:
         with Watch(title="demo", quiet=as_json) as watch:
-            explanation = explain(picture, "bundled", progress=watch)
+            explanation = explain(picture, "bundled", confidence=SHARE, grain=GRAIN, progress=watch)
         overlap = measure_overlap(explanation, occluder)
     folder = explanation.save(out / "demo")
     if as_json:
@@ -76,7 +77,7 @@ def print_demo(explanation: "Explanation", overlap: float, folder: Path) -> None
             (one_line(explanation.label), "bold magenta"),
             f" ({say_confidence(explanation.confidence)}), though something stands in front of it. ",
             (f"These {say_share(explanation.size)} of the pixels", "bold"),
-            " alone are enough for that.",
+            f" alone are enough for that, with at least {SHARE:.0%} of the confidence.",
         )
     )
     facts: list[tuple[str, str | Text]] = [

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from becausal.explanation import Explanation
 
 DEFAULT_OUT = Path("becausal-out")
+ROBUST = ("grey", "black", "white", "blur")
 _WHAT, _HOW = "The question", "The search"
 
 
@@ -69,6 +70,26 @@ def explain(
             "image:FILE. Given several times, the explanation must hold under all of them.",
         ),
     ] = ["grey"],  # noqa: B006 - typer reads it, nothing writes to it
+    robust: Annotated[
+        bool,
+        typer.Option("--robust", rich_help_panel=_WHAT, help=f"Hold under several fills at once: {', '.join(ROBUST)}."),
+    ] = False,
+    complete: Annotated[
+        bool,
+        typer.Option("--complete", rich_help_panel=_WHAT, help="Keep the whole original confidence: --confidence 1."),
+    ] = False,
+    contrast: Annotated[
+        bool,
+        typer.Option(
+            "--contrast",
+            rich_help_panel=_WHAT,
+            help="Find a set that is sufficient and necessary at once: alone it keeps the label, hidden it loses it.",
+        ),
+    ] = False,
+    several: Annotated[
+        int,
+        typer.Option(metavar="K", rich_help_panel=_WHAT, help="Look for so many disjoint explanations (method causal)."),
+    ] = 1,
     method: Annotated[
         str,
         typer.Option(metavar="NAME", rich_help_panel=_HOW, autocompletion=_methods, help="See: becausal methods."),
@@ -139,11 +160,13 @@ def explain(
         target=target,
         against=against,
         top=top,
-        confidence=confidence,
-        fills=tuple(fill),
+        confidence=1.0 if complete else confidence,
+        fills=ROBUST if robust else tuple(fill),
         grain=parse_grain(grain),
         seed=seed,
         max_calls=max_calls,
+        several=several,
+        contrast=contrast,
     )
     make_explainer(method, request.options)  # an option that does not exist is said before a model is loaded
     check_writable(out)

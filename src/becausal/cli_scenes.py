@@ -44,7 +44,7 @@ def make(
     from becausal.cli_explain import check_writable
     from becausal.scenes import write_scenes
 
-    _check(count, size)
+    _check(count, size, seed)
     check_writable(out)
     write_scenes(count, seed, out, size=size)
     open_console().print(f"{count:,} scenes of {size} px, seed {seed}, in {out}/")
@@ -67,7 +67,7 @@ def show(
     from becausal.cli_explain import check_writable
     from becausal.scenes import contact_sheet, make_scene
 
-    _check(count, size)
+    _check(count, size, seed)
     if out.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
         raise OptionError(f"the contact sheet is a picture: give a name that ends in .png, not {out.name!r}")
     if out.is_dir():
@@ -81,8 +81,10 @@ def show(
     open_console().print(f"{count:,} scenes from seed {seed} in {out}")
 
 
-def _check(count: int, size: int) -> None:
+def _check(count: int, size: int, seed: int) -> None:
+    if seed < 0:
+        raise OptionError(f"a seed must be 0 or more, not {seed}")
     if count < 1:
         raise OptionError(f"count must be at least 1, not {count}")
-    if not 16 <= size <= 2048:
-        raise OptionError(f"size must lie in 16..2048 pixels, not {size}")
+    if not 32 <= size <= 2048:
+        raise OptionError(f"size must lie in 32..2048 pixels, not {size}")

@@ -105,7 +105,8 @@ class Comparison:
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write table, figure and page into a folder; each file appears whole or not at all."""
-        from becausal.render.comparison import comparison_png, render_comparison
+        from becausal.render.comparison import comparison_png
+        from becausal.render.comparison_page import render_comparison
 
         folder = Path(folder)
         try:
@@ -134,7 +135,8 @@ def choose_methods(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     unknown = [name for name in names if name not in METHODS]
     if unknown or not names:
-        raise OptionError(f"unknown method {', '.join(unknown) or repr(text)}: take all, or some of {', '.join(METHODS)}")
+        what = ", ".join(unknown) or repr(text)
+        raise OptionError(f"unknown method {what}: take all, or some of {', '.join(METHODS)}")
     return names
 
 

@@ -277,10 +277,13 @@ class Engine:
         """Fill one batch from the waves under way, ask it, hand out the answers."""
         rows: list[tuple[_Drive[T], int, int]] = []  # drive, row of its wave, which of its fills
         taken: list[tuple[_Drive[T], int]] = []
+        first = active[0].case.view
         for drive in active:
-            if rows and drive.case.view.shape != rows[0][0].case.view.shape:
-                continue  # pictures of another size wait for a batch of their own
-            count = min(len(drive.todo), (self.batch_size - len(rows)) // drive.width)
+            view = drive.case.view
+            if rows and (view.shape, view.dtype) != (first.shape, first.dtype):
+                continue  # pictures of another size or type wait for a batch of their own
+            drive.parts.clear()  # of a question whose batch was interrupted between two fills
+            count = min(len(drive.todo), max(0, self.batch_size - len(rows)) // drive.width)
             if not rows and drive.todo:
                 count = max(count, 1)  # more fills than a batch has rows: the question goes out in several batches
             rows += [(drive, row, fill) for row in islice(drive.todo, count) for fill in range(drive.width)]

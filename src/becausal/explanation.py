@@ -47,6 +47,7 @@ class Origin:
     max_calls: int | None
     grain: int | None
     versions: dict[str, str]
+    contrast: bool = False
 
 
 @dataclass(frozen=True)
@@ -247,9 +248,7 @@ class Explanation:
                 raise OutputError(f"{folder} has schema {record['schema']}; this version reads {SCHEMA}")
             return _from_record(record, data)
         except FileNotFoundError as error:
-            raise OutputError(
-                f"{folder} holds no saved explanation: {Path(str(error.filename)).name} is missing"
-            ) from None
+            raise OutputError(f"{folder} holds no saved explanation: {Path(str(error.filename)).name} is missing") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise OutputError(f"{folder} holds no readable explanation: {type(error).__name__}: {error}") from None
 

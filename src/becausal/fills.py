@@ -30,8 +30,9 @@ def span(view: Pixels) -> tuple[float, float]:
 
 def _as_type(values: NDArray[Any], like: Pixels) -> Pixels:
     if like.dtype == np.uint8:
-        return np.clip(np.rint(values), 0, 255).astype(np.uint8)
-    return np.asarray(values, like.dtype)
+        values = np.clip(np.rint(values), 0, 255)
+    out: Pixels = values.astype(like.dtype)
+    return out
 
 
 def _flat(view: Pixels, colour: NDArray[np.float64]) -> Pixels:

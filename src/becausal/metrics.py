@@ -1,10 +1,10 @@
 """Numbers that judge a map or an explanation: insertion, deletion, overlap. Pure, or asked as searches.
 
-Insertion and deletion (Petsiuk, Das and Saenko, 2018), as they are defined here: the pixels of the view are ranked by the
-map, high to low, ties in seeded patches as in `extract`. Prefix k of s holds the first round(k·n/s) of all n pixels,
-k = 0 … s. Insertion shows only the prefix; deletion hides it and shows the rest; hidden pixels become the fill. The curve is
-the label's probability at each k, and its area is that of the trapezes between, over an axis of length 1. A good map has a
-high insertion and a low deletion.
+Insertion and deletion (Petsiuk, Das and Saenko, 2018), as they are defined here: the pixels of the view are ranked by
+the map, high to low, ties in seeded patches as in `extract`. Prefix k of s holds the first round(k·n/s) of all n
+pixels, k = 0 … s. Insertion shows only the prefix; deletion hides it and shows the rest; hidden pixels become the fill.
+The curve is the label's probability at each k, and its area is that of the trapezes between, over an axis of length 1.
+A good map has a high insertion and a low deletion.
 """
 
 from dataclasses import dataclass
@@ -55,4 +55,4 @@ def area_under(curve: NDArray[np.float64]) -> float:
 
 def overlap(visible: Visible, truth: Visible) -> float:
     """The share of the visible pixels that lie in the truth; 0 for a set without pixels."""
-    return float(np.count_nonzero(visible & truth) / max(1, np.count_nonzero(visible)))
+    return int(np.count_nonzero(visible & truth)) / max(1, int(np.count_nonzero(visible)))

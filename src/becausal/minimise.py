@@ -42,7 +42,7 @@ def minimise(visible: Visible, saliency: Saliency, *, finest: int) -> Search[Min
     current, reached = visible, None
     for grain in grains(visible.shape, finest):
         cell = cells(visible.shape, grain)
-        importance = np.bincount(cell[current], saliency[current], minlength=int(cell.max()) + 1)
+        importance = np.bincount(cell[current], saliency[current], minlength=int(cell.max()) + 1).astype(np.float64)
         settled = yield from settle(current, cell, importance)
         current = settled.visible
         if not settled.finished:

@@ -1,6 +1,7 @@
 """The whole way as one search: a method's map, a sufficient set from it, a minimal one, its checks."""
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -9,8 +10,10 @@ from becausal.errors import FillError, TargetError
 from becausal.extract import COARSE, extract
 from becausal.minimise import Minimal, minimise, present
 from becausal.regions import cells
-from becausal.searches import Course
+from becausal.searches import Course, contrastive
 from becausal.verify import Checks
+
+T = TypeVar("T")
 
 RESERVE = COARSE + 16  # calls kept back from the method for the extraction
 LAST_CALLS = 2  # and for the last checks
@@ -18,12 +21,20 @@ LAST_CALLS = 2  # and for the last checks
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What to do: the method, the grain to minimise to (None: not at all), the seed, the budget."""
+    """What to do: the method, the grain to minimise to (None: not at all), the seed, the budget.
+
+    contrast: what is found must be necessary as well as sufficient.
+    """
 
     explainer: Explainer
     grain: int | None = None
     seed: int = 0
     max_calls: int | None = None
+    contrast: bool = False
+
+    def ask(self, search: Search[T]) -> Search[T]:
+        """The search as the plan wants it asked."""
+        return contrastive(search) if self.contrast else search
 
 
 @dataclass(frozen=True)
@@ -45,17 +56,17 @@ def pursue(problem: Problem, plan: Plan, course: Course) -> Search[Trace]:
     course.spent = opening.spent
     last = None if plan.max_calls is None else plan.max_calls - LAST_CALLS
     limit = None if last is None else last - min(RESERVE, last // 3)
-    finding = yield from course.follow(plan.explainer.search(problem, seeds[0]), limit=limit)
+    finding = yield from plan.ask(course.follow(plan.explainer.search(problem, seeds[0]), limit=limit))
     if finding.sets:
         minimal = Minimal(finding.sets[0], finding.grain)
     else:
         course.stage = "extract"
-        visible = yield from course.follow(extract(finding.saliency, seeds[1]), limit=last)
+        visible = yield from plan.ask(course.follow(extract(finding.saliency, seeds[1]), limit=last))
         minimal = Minimal(course.visible if visible is None else visible, None)
         if plan.grain is not None:
             course.stage = "minimise"
             shaving = minimise(minimal.visible, finding.saliency, finest=plan.grain)
-            minimal = yield from course.follow(shaving, limit=last)
+            minimal = yield from plan.ask(course.follow(shaving, limit=last))
     course.stage = "verify"
     checks = yield from _last_checks(minimal)
     return Trace(finding.saliency, minimal.visible, checks, float(opening.confidence[0]), finding.sets[1:], finding.notes)

@@ -33,8 +33,8 @@ def explain_func(
 ) -> NDArray[np.float32]:
     """Maps (n, 1, *grid) for inputs (n, channels, *grid) and their labels (n,).
 
-    model: a torch module. Options as in `CausalAttribution`. device: where to run, the model's own by default. What else
-    Quantus passes to every such function is not used.
+    model: a torch module. Options as in `CausalAttribution`. device: where to run, the model's own by default. What
+    else Quantus passes to every such function is not used.
     """
     torch = import_torch("explaining for Quantus")
     if device is None:

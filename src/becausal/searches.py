@@ -98,3 +98,31 @@ class Course:
                 self.stopped_by = self.stopped_by or message.reason
             state = step(search, message)
         return state.result
+
+
+def contrastive(search: Search[T]) -> Search[T]:
+    """The search under a harder target: what is shown must be enough, and what is left when it is hidden must not be.
+
+    Every question costs two calls, of the set and of its complement. The margin is that of the condition nearer to fail.
+    """
+    state = step(search, None)
+    while not isinstance(state, Done):
+        message: Answers | Stop
+        try:
+            message = _both((yield np.concatenate(zip_rows(state, ~state))))
+        except Stop as told:
+            whole = told.answers.part(slice(0, len(told.answers) // 2 * 2))
+            message = Stop(told.reason, _both(whole))
+        state = step(search, message)
+    return state.result
+
+
+def zip_rows(first: Visible, second: Visible) -> list[Visible]:
+    """Rows of two waves in turn, as pairs: a wave cut short then still has whole pairs."""
+    return [np.stack(pair) for pair in zip(first, second, strict=True)]
+
+
+def _both(answers: Answers) -> Answers:
+    """One answer for each pair: the set keeps the target, and its complement loses it."""
+    enough, rest = answers.part(slice(0, None, 2)), answers.part(slice(1, None, 2))
+    return Answers(enough.holds & ~rest.holds, np.minimum(enough.margin, -rest.margin), enough.confidence, answers.spent)

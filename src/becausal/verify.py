@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from becausal.contracts import Search, Visible
+from becausal.contracts import Answers, Search, Visible
 from becausal.minimise import present
 from becausal.regions import cells
+from becausal.searches import contrastive
 
 
 @dataclass(frozen=True)
@@ -42,14 +43,19 @@ def removals(visible: Visible, grain: int) -> Visible:
     return np.stack([visible & (cell != c) for c in present(visible, cell)])
 
 
-def check(visible: Visible, *, grain: int | None) -> Search[Checks]:
-    """Ask every claim: sufficiency, necessity, and with a grain the removal of each cell."""
+def check(visible: Visible, *, grain: int | None, contrast: bool = False) -> Search[Checks]:
+    """Ask every claim: sufficiency, necessity, and with a grain the removal of each cell.
+
+    contrast: a removal loses the target also where what is left is no longer necessary.
+    """
     answers = yield np.stack([visible, ~visible])
     lost, count = True, 0
     if grain is not None:
         wave = removals(visible, grain)
         count = len(wave)
-        lost = not (yield wave).holds.any()
+        asked = _ask_once(wave)
+        kept = yield from contrastive(asked) if contrast else asked
+        lost = not kept.holds.any()
     return Checks(
         sufficient=bool(answers.holds[0]),
         confidence=float(answers.confidence[0]),
@@ -57,6 +63,10 @@ def check(visible: Visible, *, grain: int | None) -> Search[Checks]:
         minimal_grain=grain if lost else None,
         cells=count,
     )
+
+
+def _ask_once(wave: Visible) -> Search[Answers]:
+    return (yield wave)
 
 
 def compare(stated: Checks, found: Checks, *, tolerance: float = 1e-3) -> list[Claim]:
@@ -71,9 +81,7 @@ def compare(stated: Checks, found: Checks, *, tolerance: float = 1e-3) -> list[C
         same = found.minimal_grain == stated.minimal_grain
         claims.append(Claim("minimal", text, text if same else "a cell can be removed", same))
     if stated.necessary is not None:
-        claims.append(
-            Claim("necessary", say(stated.necessary), say(found.necessary), stated.necessary == found.necessary)
-        )
+        claims.append(Claim("necessary", say(stated.necessary), say(found.necessary), stated.necessary == found.necessary))
     if not np.isnan(stated.confidence):
         close = abs(stated.confidence - found.confidence) <= tolerance
         claims.append(Claim("confidence", f"{stated.confidence:.4f}", f"{found.confidence:.4f}", close))

@@ -148,4 +148,4 @@ KINDS: dict[str, Callable[[Proposer, int], Cells]] = {
 
 def unite(parts: Sequence[Cells]) -> Cells:
     """All parts as one."""
-    return np.logical_or.reduce(list(parts))
+    return np.asarray(np.logical_or.reduce(list(parts)), bool)

@@ -39,6 +39,8 @@ class Causal:
     trust: how strongly parts that did little harm so far are preferred. memory: how much of that experience lasts.
     effort: after so many calls no more cells of the grain are tried; minimality is then shown of cells twice as large.
     None: never.
+    several: how many explanations to look for, each in what the others leave. overlap: the share of an explanation's cells
+    that the next may have too.
     """
 
     grain: int | None = None
@@ -51,6 +53,8 @@ class Causal:
     trust: float = 1.0
     memory: float = 0.7
     effort: int | None = 1100
+    several: int = 1
+    overlap: float = 0.0
 
     name: ClassVar[str] = "causal"
     needs: ClassVar[Needs] = "labels"
@@ -60,34 +64,65 @@ class Causal:
     def __post_init__(self) -> None:
         if self.grain is not None and self.grain < 1:
             raise OptionError(f"grain must be at least 1 pixel, not {self.grain}")
-        if self.chains < 1 or self.parts < 1:
-            raise OptionError("chains and parts must be at least 1")
+        if min(self.chains, self.parts, self.several) < 1:
+            raise OptionError("chains, parts and several must be at least 1")
+        if not 0.0 <= self.overlap < 1.0:
+            raise OptionError(f"overlap must lie in 0..1, 1 not included, not {self.overlap}")
         if not 0.0 < self.share < 1.0 or not all(0.0 < s < 1.0 for s in self.reheat):
             raise OptionError("shares must lie between 0 and 1")
 
     def search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]:
-        """Chains to a coarse size, the best of them to the end, then cell by cell."""
+        """One explanation after the other, each in what the others leave."""
         lattice = Lattice(problem.grid, self.grain or default_grain(problem.grid))
-        seen = Seen(lattice)
-        chains = [Chain(self, lattice, own, seen) for own in rng.spawn(self.chains)]
-        course = Course(problem.grid)
+        seen, course = Seen(lattice), Course(problem.grid)
+        found: list[tuple[Settled, int | None]] = []
+        start = np.ones(lattice.shape, bool)
         try:
-            for chain in chains:
-                yield from course.follow(chain.shrink(self.share, stop_at=self.coarse))
-            best = min(chains, key=Chain.promise)
-            for share in self.reheat:
-                yield from course.follow(best.shrink(share))
-            settled, grain = yield from self._settle(best, course)
+            for own in rng.spawn(self.several):
+                if found and not (yield from self._still_holds(lattice.show(start))):
+                    break
+                found.append((yield from self._descend(lattice, start, own, seen, course)))
+                start = start & ~self._taken(lattice, found[-1][0].visible, own)
         except Stop:
-            return Finding(seen.map_with(course.visible, None), (course.visible,) if not course.visible.all() else ())
-        return Finding(seen.map_with(settled.visible, settled.harm), (settled.visible,), grain)
+            if not found:
+                best = course.visible
+                return Finding(seen.map_with(best, None), () if best.all() else (best,))
+        first, grain = found[0]
+        notes = () if len(found) == self.several else (f"{len(found)} of {self.several} explanations were found",)
+        sets = tuple(settled.visible for settled, _ in found)
+        return Finding(seen.map_with(first.visible, first.harm), sets, grain, notes)
+
+    def _descend(
+        self, lattice: Lattice, start: Cells, rng: np.random.Generator, seen: "Seen", course: Course
+    ) -> Search[tuple[Settled, int | None]]:
+        """Chains to a coarse size, the best of them to the end, then cell by cell."""
+        chains = [Chain(self, lattice, start, own, seen) for own in rng.spawn(self.chains)]
+        for chain in chains:
+            yield from course.follow(chain.shrink(self.share, stop_at=self.coarse))
+        best = min(chains, key=Chain.promise)
+        for share in self.reheat:
+            yield from course.follow(best.shrink(share))
+        return (yield from self._settle(best, course))
+
+    def _still_holds(self, visible: Visible) -> Search[bool]:
+        answers = yield visible[None]
+        return bool(answers.holds[0])
+
+    def _taken(self, lattice: Lattice, found: Visible, rng: np.random.Generator) -> Cells:
+        """The cells of an explanation that the next one may not have."""
+        numbers = np.unique(cells(lattice.grid, lattice.grain)[found])
+        allowed = rng.permutation(numbers)[: int(self.overlap * len(numbers))]
+        taken = np.zeros(int(np.prod(lattice.shape)), bool)
+        taken[np.setdiff1d(numbers, allowed)] = True
+        return taken.reshape(lattice.shape)
 
     def _settle(self, chain: "Chain", course: Course) -> Search[tuple[Settled, int | None]]:
         """Try cells one by one until none can go; where that takes too long, prove it of larger cells instead."""
         lattice, grid = chain.lattice, chain.lattice.grid
         expected = chain.harm.estimate().reshape(-1)
         search = settle(lattice.show(chain.shown), cells(grid, lattice.grain), expected, margin=chain.margin)
-        settled = yield from course.follow(search, limit=self.effort)
+        limit = None if self.effort is None else chain.began + self.effort
+        settled = yield from course.follow(search, limit=limit)
         grain = lattice.grain
         visible, harm = settled.visible, settled.harm
         while not settled.finished and 2 * grain <= max(grid):
@@ -123,13 +158,14 @@ class Seen:
 class Chain:
     """One way down: the cells still shown, the margin they leave, and what was learnt about harm."""
 
-    def __init__(self, options: Causal, lattice: Lattice, rng: np.random.Generator, seen: Seen) -> None:
+    def __init__(self, options: Causal, lattice: Lattice, start: Cells, rng: np.random.Generator, seen: Seen) -> None:
         self.options = options
         self.lattice = lattice
         self.rng = rng
         self.seen = seen
-        self.shown: Cells = np.ones(lattice.shape, bool)
+        self.shown = start
         self.margin = float("nan")
+        self.began = 0  # calls that were spent before
         self.harm = Harm(lattice.shape)
 
     def promise(self) -> float:
@@ -142,6 +178,7 @@ class Chain:
         if np.isnan(self.margin):
             answers = yield self.lattice.show(self.shown)[None]
             self.margin = float(answers.margin[0])
+            self.began = answers.spent
         while self.shown.mean() > stop_at and share * self.shown.sum() >= 1.5:
             gone = yield from self.round(share)
             share = min(most, max(share, gone) * 1.1) if gone else share / 2

@@ -141,6 +141,8 @@ def _as_declared(method: str, key: str, value: Any, declared: Any) -> Any:
             return int(value)
         if name.startswith("float"):
             return float(value)
+        if name.startswith("tuple"):
+            return tuple(float(part) for part in value.strip("()[] ").split(",") if part.strip())
     except (KeyError, ValueError):
         raise OptionError(f"the option {key} of {method} takes {name}, not {value!r}") from None
     return value

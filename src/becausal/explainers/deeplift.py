@@ -53,13 +53,14 @@ class DeepLift:
         with explained(self.name, opened):
             if reused := name_reused(walk(opened), *SUPPORTED_NON_LINEAR):
                 raise ModelError(
-                    f"the method deeplift needs each activation to be a layer of its own, and {reused} is used more than "
-                    f"once: give every place its own; {INSTEAD}"
+                    f"the method deeplift needs each activation to be a layer of its own, and {reused} is used more "
+                    f"than once: give every place its own; {INSTEAD}"
                 )
             values, missed = captum.DeepLift(opened.logits).attribute(
                 opened.view, baselines=opened.background, target=opened.label_id, return_convergence_delta=True
             )
-        return Finding(on_grid(values, self.sign), notes=_say_missed(float(values.detach().sum()), float(missed.detach().sum())))
+        notes = _say_missed(float(values.detach().sum()), float(missed.detach().sum()))
+        return Finding(on_grid(values, self.sign), notes=notes)
 
 
 def _say_missed(total: float, missed: float) -> tuple[str, ...]:
@@ -67,6 +68,6 @@ def _say_missed(total: float, missed: float) -> tuple[str, ...]:
     if abs(missed) <= MISSED * max(change, 1e-6):
         return ()
     return (
-        f"deeplift: the map's sum misses the change of the logit by {abs(missed) / max(change, 1e-6):.0%}: captum's rules "
-        "do not reach all of this model (functions such as F.relu, activations other than ReLU, overlapping pools)",
+        f"deeplift: the map's sum misses the change of the logit by {abs(missed) / max(change, 1e-6):.0%}: captum's "
+        "rules do not reach all of it (functions such as F.relu, activations other than ReLU, overlapping pools)",
     )

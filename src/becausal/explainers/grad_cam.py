@@ -42,7 +42,7 @@ class GradCam:
         steps = [step for step in walk(opened) if len(step.shape) == 4 and step.shape[2] * step.shape[3] > 1]
         names = [step.name for step in steps]
         if not steps:
-            raise ModelError(f"the method grad-cam needs a layer with rows and columns, and this model has none; {INSTEAD}")
+            raise ModelError(f"the method grad-cam needs a layer with rows and columns, and this has none; {INSTEAD}")
         if self.layer is None:
             return steps[-1].layer
         if self.layer not in names:

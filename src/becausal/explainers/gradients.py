@@ -45,7 +45,8 @@ class Opened:
     @property
     def is_small(self) -> bool:
         """Whether the module is on a CPU and has few weights."""
-        return self.view.device.type == "cpu" and sum(p.numel() for p in self.own.parameters()) < SMALL
+        weights = sum(int(p.numel()) for p in self.own.parameters())
+        return bool(self.view.device.type == "cpu") and weights < SMALL
 
     def copied(self) -> "Opened":
         """The same with a copy of the module that may be hooked and changed; no layer of it works in place."""
@@ -75,13 +76,11 @@ def require(library: str, method: str) -> Any:
         raise MissingExtraError(library.partition(".")[0], EXTRA, f"the method {method}") from None
 
 
-def differentiable(model: Classifier | None, method: str) -> tuple[Module, ToInput]:
+def differentiable(model: Classifier, method: str) -> tuple[Module, ToInput]:
     """The torch module of a classifier, and how pixels become its input.
 
     Torch modules have one, and so has the bundled classifier. Raises ModelError for any other.
     """
-    if model is None:
-        raise ModelError(f"the method {method} needs gradients, and there is no model to take them from")
     if hasattr(model, "module") and hasattr(model, "gradient_input"):
         own: Any = model
         return own.module, lambda pixels: own.gradient_input(pixels).detach()
@@ -98,10 +97,13 @@ def differentiable(model: Classifier | None, method: str) -> tuple[Module, ToInp
 def open_up(problem: Problem, method: str) -> Opened:
     """The model of a problem, ready to be differentiated. Raises MissingExtraError, ModelError."""
     require("torch", method)
-    own, to_input = differentiable(problem.model, method)
+    model = problem.model
+    if model is None:
+        raise ModelError(f"the method {method} needs gradients, and there is no model to take them from")
+    own, to_input = differentiable(model, method)
     view, background = (to_input(pixels[None]) for pixels in (problem.view, problem.background))
     layers = import_module("becausal.explainers.torch_layers")
-    logits = layers.as_logits(own, view)
+    logits = layers.as_logits(own, view, model.classify(problem.view[None]))
     return Opened(logits, own, view, background, problem.label_id, to_input)
 
 

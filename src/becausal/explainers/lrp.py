@@ -58,14 +58,15 @@ class Relevance:
             values, missing = captum.LRP(opened.logits).attribute(
                 opened.view.clone(), target=opened.label_id, return_convergence_delta=True
             )
-        return Finding(on_grid(values), notes=self._say_leak(float(values.detach().sum()), float(missing.detach().sum())))
+        notes = _say_leak(float(values.detach().sum()), float(missing.detach().sum()))
+        return Finding(on_grid(values), notes=notes)
 
     def _attach_rules(self, opened: Opened, steps: list[Step]) -> None:
         """Say for each layer how relevance passes it; captum finds the rule on the layer."""
         if reused := name_reused(steps):
             raise ModelError(
-                f"the method lrp needs each layer to be used once, and {reused} is used more than once: give every place "
-                f"its own; {INSTEAD}"
+                f"the method lrp needs each layer to be used once, and {reused} is used more than once: give every "
+                f"place its own; {INSTEAD}"
             )
         from torch import nn
 
@@ -73,19 +74,21 @@ class Relevance:
 
         for step in steps:
             if isinstance(step.layer, nn.Softmax) or not rules.is_known(step.layer):
-                raise ModelError(f"captum's LRP has no rule for the layer {say_layer(step.name, step.layer)}; {INSTEAD}")
+                what = say_layer(step.name, step.layer)
+                raise ModelError(f"captum's LRP has no rule for the layer {what}; {INSTEAD}")
         if self.rule == "epsilon":
             rules.attach_epsilon(opened.own, self.epsilon)
         else:
             rules.attach_zplus(opened.own, steps, self.epsilon)
 
-    def _say_leak(self, total: float, missing: float) -> tuple[str, ...]:
-        logit = total + missing
-        if abs(missing) <= LEAKED * max(abs(logit), 1e-6):
-            return ()
-        if abs(total) > abs(logit):
-            return (
-                f"lrp: relevance grew from {logit:.3g} to {total:.3g}: sums written as functions (x + y) are invisible to "
-                "captum, so write them as layers",
-            )
-        return (f"lrp: {total / logit:.1%} of the logit's relevance reached the view; biases kept the rest",)
+
+def _say_leak(total: float, missing: float) -> tuple[str, ...]:
+    logit = total + missing
+    if abs(missing) <= LEAKED * max(abs(logit), 1e-6):
+        return ()
+    if abs(total) > abs(logit):
+        return (
+            f"lrp: relevance grew from {logit:.3g} to {total:.3g}: sums written as functions (x + y) are invisible to "
+            "captum, so write them as layers",
+        )
+    return (f"lrp: {total / logit:.1%} of the logit's relevance reached the view; biases kept the rest",)

@@ -42,7 +42,7 @@ class Signs(nn.Module):  # type: ignore[misc]
 
 
 class Join(nn.Module):  # type: ignore[misc]
-    """The way back from `Signs`: positive less negative part. Relevance goes to the one that gave the result its sign."""
+    """The way back from `Signs`: positive less negative part. The one that gave the result its sign gets relevance."""
 
     def forward(self, parts: torch.Tensor) -> torch.Tensor:
         up, down = parts.chunk(2, 1)
@@ -81,7 +81,7 @@ class SignedConv(nn.Module):  # type: ignore[misc]
 
 
 def is_known(layer: nn.Module) -> bool:
-    """Whether relevance can pass the layer: known kinds, and layers of the user's without weights (sums and the like)."""
+    """Whether relevance can pass the layer: known kinds, and layers of the user's own without weights, as sums."""
     known = (*_OWN, *_PASS, *_LINEAR, *_POOLS, nn.Flatten, nn.Identity, nn.Dropout2d, nn.ZeroPad2d)
     foreign = not type(layer).__module__.startswith("torch.nn") and next(layer.parameters(), None) is None
     return isinstance(layer, known) or foreign
@@ -96,7 +96,7 @@ def attach_epsilon(own: nn.Module, epsilon: float) -> None:
 
 def attach_zplus(own: nn.Module, steps: list[Step], epsilon: float) -> None:
     """Give linear layers the positive contributions, the first convolution an even share, biases nothing."""
-    first = next((step.layer for step in steps if isinstance(step.layer, nn.Conv2d)), None)
+    first: Any = next((step.layer for step in steps if isinstance(step.layer, nn.Conv2d)), None)
     for step in steps:
         layer = step.layer
         if step.is_sum:
@@ -105,7 +105,7 @@ def attach_zplus(own: nn.Module, steps: list[Step], epsilon: float) -> None:
             _put(own, step.name, SignedConv(layer))
     for layer in _leaves(own):
         if layer is first:
-            layer.rule = FlatRule()
+            first.rule = FlatRule()
         elif isinstance(layer, (nn.Conv2d, nn.Linear)):
             layer.rule = Alpha1_Beta0_Rule(set_bias_to_zero=True)
         elif isinstance(layer, (*_PASS, nn.BatchNorm2d)):

@@ -1,15 +1,15 @@
 """How relevance passes each operation in Relative Attributing Propagation: imported only where torch is.
 
-Notation of the paper: unit i of a layer contributes z_ij = x_i w_ij to unit j of the next. With Z⁺_j and Z⁻_j the sums of
-the positive contributions and of the sizes of the negative ones:
+Notation of the paper: unit i of a layer contributes z_ij = x_i w_ij to unit j of the next. With Z⁺_j and Z⁻_j the sums
+of the positive contributions and of the sizes of the negative ones:
 
     output layer      R_i = Σ_j |z_ij| / Σ_i |z_ij| · R_j                             absolute influence
     hidden layers     P_i = Σ_j z⁺_ij / Z⁺_j · R_j                                    earned by positive contributions
                       N_i = Σ_j |z⁻_ij| / (Z⁺_j + Z⁻_j) · R_j                         earned by negative ones
                       R_i = P_i + N_i - Ψ  where x_i ≠ 0, Ψ = (Σ_i P_i + N_i - Σ_j R_j) / Γ     uniform shifting
 
-Γ counts the active units, x_i ≠ 0, so Σ_i R_i = Σ_j R_j. At the input z_ij = x_i w_ij - l_i w⁺_ij - h_i w⁻_ij, with l and h
-the lowest and highest colour, is nowhere negative, and only what units without weights leave over is shifted.
+Γ counts the active units, x_i ≠ 0, so Σ_i R_i = Σ_j R_j. At the input z_ij = x_i w_ij - l_i w⁺_ij - h_i w⁻_ij, with l
+and h the lowest and highest colour, is nowhere negative, and only what units without weights leave over is shifted.
 
 The computation is read off the module by torch.fx, so that layers and functions are the same here.
 """
@@ -25,7 +25,7 @@ from torch import fx, nn
 from becausal.errors import ModelError
 from becausal.explainers.gradients import INSTEAD
 
-Tensor = torch.Tensor
+Tensor = Any  # torch.Tensor
 Linear = Callable[[Tensor, Tensor], Tensor]  # x, weight to what the layer makes of them, without bias
 
 _PASS = {
@@ -34,7 +34,9 @@ _PASS = {
 }  # fmt: skip
 _RESHAPE = {torch.flatten, torch.reshape, "flatten", "view", "reshape", nn.Flatten}
 _WINNER = {F.max_pool2d, torch.max_pool2d, F.adaptive_max_pool2d, nn.MaxPool2d, nn.AdaptiveMaxPool2d}
-_MEAN = {F.avg_pool2d, F.adaptive_avg_pool2d, torch.mean, "mean", nn.AvgPool2d, nn.AdaptiveAvgPool2d, F.pad, nn.ZeroPad2d}
+_MEAN = {
+    F.avg_pool2d, F.adaptive_avg_pool2d, torch.mean, "mean", nn.AvgPool2d, nn.AdaptiveAvgPool2d, F.pad, nn.ZeroPad2d,
+}  # fmt: skip
 _SUM = {operator.add, operator.iadd, torch.add, "add", "add_"}
 _JOIN = {torch.cat, torch.concat}
 _ONE = torch.ones((), dtype=torch.float64)
@@ -43,7 +45,8 @@ _ONE = torch.ones((), dtype=torch.float64)
 def propagate(module: nn.Module, view: Tensor, label_id: int, low: Tensor, high: Tensor) -> Tensor:
     """The relevance of the input, (1, channels, h, w), for one label's logit; its sum is the logit's size.
 
-    module: is changed to double precision. low, high: the darkest and the brightest input there is. Raises ModelError where an operation has no rule.
+    module: is changed to double precision. low, high: the darkest and the brightest input there is. Raises ModelError
+    where an operation has no rule.
     """
     walk = Walk(trace(module.double()))  # in double precision: relevance of either sign is many times its sum
     with torch.no_grad():
@@ -169,7 +172,7 @@ class Backward:
             made = getattr(x, str(node.target))(*node.args[1:], **node.kwargs)
         else:
             kwargs = {key: value for key, value in node.kwargs.items() if key != "input"}
-            made = node.target(x, *node.args[1:], **kwargs)  # type: ignore[operator]
+            made = node.target(x, *node.args[1:], **kwargs)
         return made
 
 

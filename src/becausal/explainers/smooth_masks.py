@@ -1,4 +1,4 @@
-"""Smooth masks of a given area, by gradient ascent: the mathematics of Extremal Perturbations. Imported only where torch is.
+"""Smooth masks and their area, the mathematics of Extremal Perturbations: imported only where torch is.
 
 A mask is made from a coarse grid of parameters in 0..1 by a smooth maximum convolution: pixel u gets
 
@@ -8,11 +8,12 @@ over the coarse cells v around it, so that m is as smooth as the kernel k and ye
 """
 
 from math import ceil
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-Tensor = torch.Tensor
+Tensor = Any  # torch.Tensor
 
 REACH = 1  # cells on each side that a pixel sees
 TEMPERATURE = 1 / 20
@@ -39,7 +40,7 @@ class SmoothMasks:
 
     def start(self, count: int) -> Tensor:
         """Parameters of `count` masks, all one half."""
-        return torch.full((count, 1, self.rows, self.columns), 0.5, dtype=self._kernel.dtype, device=self._kernel.device)
+        return self._kernel.new_full((count, 1, self.rows, self.columns), 0.5)
 
     def __call__(self, parameters: Tensor) -> Tensor:
         count, side = len(parameters), 2 * REACH + 1

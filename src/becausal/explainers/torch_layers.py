@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
-NEAR_ONE = 1e-3
+NEAR = 1e-4
 FAINT = 1e-12
 
 
@@ -32,14 +34,17 @@ class Logits(nn.Module):  # type: ignore[misc]
         return both.clamp_min(FAINT).log() if self.gives_probabilities else both
 
 
-def as_logits(own: nn.Module, view: torch.Tensor) -> Logits:
-    """The module with logits, told from its answer to one view whether it gives probabilities already."""
+def as_logits(own: nn.Module, view: torch.Tensor, said: NDArray[Any]) -> Logits:
+    """The module with logits. It gives probabilities where its answer to the view is what the classifier says of it.
+
+    said: (1, classes) probabilities, or (1,) a label, from the classifier.
+    """
     with torch.no_grad():
-        table = as_table(own(view))
-    is_single = table.shape[1] == 1
-    sums = torch.ones(()) if is_single else table.sum(1)
-    inside = bool((table >= 0).all()) and bool((table <= 1).all())
-    return Logits(own, gives_probabilities=inside and bool((sums - 1).abs().max() < NEAR_ONE)).eval()
+        table = as_table(own(view)).float().cpu().numpy()
+    told = said[:, -table.shape[1] :] if said.ndim == 2 else table * np.nan
+    logits = Logits(own, gives_probabilities=told.shape == table.shape and np.allclose(told, table, atol=NEAR))
+    logits.eval()
+    return logits
 
 
 def as_table(output: Any) -> torch.Tensor:

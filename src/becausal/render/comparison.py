@@ -1,9 +1,6 @@
-"""Methods side by side: one figure, one page, the cells of one table."""
+"""Methods side by side: one figure, and the cells of one table."""
 
-from base64 import b64encode
-from collections.abc import Callable
 from dataclasses import replace
-from html import escape
 from math import ceil
 
 import numpy as np
@@ -11,28 +8,13 @@ from matplotlib.figure import Figure
 
 from becausal.compare import Comparison, Row
 from becausal.explanation import Explanation
-from becausal.metrics import STEPS
 from becausal.render.figures import INK, SOFT, new_figure, png_bytes, printable
-from becausal.render.painting import Painted, as_png, colour_stops, grow, paint_explanation, paint_map, paint_picture
+from becausal.render.painting import Painted, grow, paint_explanation, paint_map, paint_picture
 from becausal.render.sheets import Sheet, enlarge, lay_out
 from becausal.render.signals import draw_curve, draw_level
-from becausal.render.stylesheet import STYLE
 from becausal.render.wording import say_confidence, say_label, say_share
 
 COLUMNS = ("method", "size", "overlap", "insertion", "deletion", "confidence", "pieces", "calls", "seconds")
-MEANINGS = {
-    "size": "the share of the view in the explanation: the first prefix of the map's ranking that keeps the label",
-    "overlap": "the share of the explanation that lies on the photobomber",
-    "insertion": f"area under the label's probability as the map's pixels are shown, best first, in {STEPS} steps",
-    "deletion": f"the same as they are hidden, best first, in {STEPS} steps",
-    "confidence": "the label's probability when the explanation alone is shown",
-    "pieces": "connected parts of the explanation",
-    "calls": "mutants shown to the model, extraction included; gradients are not calls",
-    "seconds": "the method with extraction, without the metrics",
-}
-_BEST: dict[str, Callable[[list[float]], float]] = {"size": min, "overlap": min, "insertion": max, "deletion": min}
-_ARROWS = {"size": "↓", "overlap": "↓", "insertion": "↑", "deletion": "↓"}
-CONTROLS = ("random", "centre")
 CLIPPED = 99  # percentile at which each map is cut, and 1 below, or one bright pixel would leave the rest dark
 _SIDE, _GAP, _HEAD, _MARGIN = 1.62, 0.30, 0.42, 0.30  # inches
 _TRUTH = np.array([255, 176, 32], np.uint8)
@@ -95,14 +77,15 @@ def _draw_picture(
     figure: Figure, comparison: Comparison, sheet: Sheet, place: tuple[float, float, float], tall: float
 ) -> None:
     left, above, below = place
-    _title(figure, left, above, "the picture", _say_shared(comparison))
+    _title(figure, left, above, "the picture", say_shared(comparison))
     _image(figure, left, below, tall, paint_picture(sheet))
     if comparison.truth is not None:
-        _image(figure, left + _SIDE + 0.05, below, tall, _paint_truth(comparison, sheet))
+        _image(figure, left + _SIDE + 0.05, below, tall, paint_truth(comparison, sheet))
         return
     axes = figure.add_axes(_box(figure, left + _SIDE + 0.05, below, tall))
     axes.set_axis_off()
-    axes.text(0.06, 0.5, "left: the map\nright: the explanation,\nenough for the label", fontsize=8, color=SOFT, va="center")
+    key = "left: the map\nright: the explanation,\nenough for the label"
+    axes.text(0.06, 0.5, key, fontsize=8, color=SOFT, va="center")
 
 
 def _draw_card(figure: Figure, row: Row, place: tuple[float, float, float], tall: float) -> None:
@@ -137,7 +120,7 @@ def clipped(explanation: Explanation) -> Explanation:
     return replace(explanation, responsibility=np.clip(values, low, high) - low)
 
 
-def _paint_truth(comparison: Comparison, sheet: Sheet) -> Painted:
+def paint_truth(comparison: Comparison, sheet: Sheet) -> Painted:
     """The picture, dimmed, with the photobomber outlined."""
     out = (paint_picture(sheet) * 0.45 + 120).astype(np.uint8)
     if comparison.truth is not None and comparison.truth.ndim == 2:
@@ -160,12 +143,14 @@ def _image(figure: Figure, left: float, below: float, tall: float, painted: Pain
     axes.set_axis_off()
 
 
-def _box(figure: Figure, left: float, below: float, tall: float, width: float = _SIDE) -> tuple[float, ...]:
+def _box(
+    figure: Figure, left: float, below: float, tall: float, width: float = _SIDE
+) -> tuple[float, float, float, float]:
     across, up = figure.get_size_inches()
     return (left / across, below / up, width / across, tall / up)
 
 
-def _say_shared(comparison: Comparison) -> str:
+def say_shared(comparison: Comparison) -> str:
     origin = comparison.first.origin
     grain = "" if origin.grain is None else f"  ·  minimised to {origin.grain} px"
     truth = "" if comparison.truth is None else "  ·  in orange: the photobomber"
@@ -185,145 +170,8 @@ def _plot_signals(comparison: Comparison) -> Figure:
     figure = new_figure(10.0, 1.7 * len(ran) + 0.6)
     panels = figure.subplots(len(ran), 2, squeeze=False, width_ratios=(3, 2))
     for row, (left, right) in zip(ran, panels, strict=True):
-        assert row.explanation is not None
-        draw_curve(left, row.explanation)
-        draw_level(right, row.explanation)
-        left.set_title(f"{row.method}: {say_share(row.explanation.size)}", loc="left", fontsize=9, color=INK)
+        if (found := row.explanation) is not None:
+            draw_curve(left, found)
+            draw_level(right, found)
+            left.set_title(f"{row.method}: {say_share(found.size)}", loc="left", fontsize=9, color=INK)
     return figure
-
-
-def render_comparison(comparison: Comparison) -> str:
-    """The page as text; no script, no outside font, picture or style."""
-    first = comparison.first
-    title = escape(f"Why {first.label}? {first.origin.image}, {len(comparison.rows)} methods")
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
-        "style-src 'unsafe-inline'\">\n"
-        f"<title>{title}</title>\n<style>{STYLE}{_MORE_STYLE}</style>\n</head>\n<body>\n<main>\n"
-        + "\n".join((_head(comparison), _table(comparison), _failures(comparison), _pictures(comparison), _foot(comparison)))
-        + "\n</main>\n</body>\n</html>\n"
-    )
-
-
-_MORE_STYLE = """
-main { max-width: 76rem; }
-.scroll { overflow-x: auto; }
-.results td, .results th { padding: 0.45rem 1.1rem 0.45rem 0; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.results td { text-align: right; }
-.results thead th { text-align: right; font-weight: 400; color: var(--soft); font-size: 0.9rem; }
-.results thead th:first-child { text-align: left; }
-.results .best { font-weight: 700; color: var(--accent); }
-.results .control th, .results .control td { color: var(--soft); font-weight: 400; }
-.cards { display: grid; gap: 1.3rem; grid-template-columns: repeat(auto-fill, minmax(min(100%, 22rem), 1fr)); }
-.cards .two { display: grid; grid-template-columns: 1fr 1fr; gap: 2px; }
-.cards .one { display: grid; grid-template-columns: 1fr; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: 0.2rem 1.2rem; font-size: 0.9rem; color: var(--soft); }
-dt { color: var(--ink); }
-dd { margin: 0; }
-@media (max-width: 34rem) { dl { grid-template-columns: 1fr; } dd { margin-bottom: 0.4rem; } }
-"""
-
-
-def _head(comparison: Comparison) -> str:
-    first = comparison.first
-    confidence = say_confidence(first.confidence)
-    count = len(comparison.rows)
-    lead = f"{count} methods on the same picture, model and target; each map is turned into an explanation in the same way."
-    return (
-        f'<header>\n<p class="file">{escape(first.origin.image)} · {escape(first.origin.model)}</p>\n'
-        f"<h1>Why <em>{escape(first.label)}</em>{f' ({escape(confidence)})' if confidence else ''}?</h1>\n"
-        f'<p class="lead">{escape(lead)} {escape(_say_shared(comparison).capitalize())}.</p>\n</header>'
-    )
-
-
-def _table(comparison: Comparison) -> str:
-    ran = [row for row in comparison.rows if row.explanation is not None]
-    columns = [c for c in COLUMNS if comparison.truth is not None or c != "overlap"]
-    best = {c: pick(values) for c, pick in _BEST.items() if (values := [v for r in ran if (v := _rank(r, c)) is not None])}
-    head = "".join(f'<th scope="col">{c} {_ARROWS.get(c, "")}</th>' for c in columns)
-    lines = []
-    for row in ran:
-        cells = table_of(row)
-        data = "".join(
-            f'<td{" class=best" if c in best and _rank(row, c) == best[c] else ""}>{escape(cells[c])}</td>'
-            for c in columns[1:]
-        )
-        kind = ' class="control"' if row.method in CONTROLS else ""
-        lines.append(f'<tr{kind}><th scope="row">{escape(row.method)}</th>{data}</tr>')
-    meanings = "".join(f"<dt>{c}</dt><dd>{escape(MEANINGS[c])}</dd>" for c in columns[1:])
-    return (
-        f'<section>\n<div class="scroll"><table class="results"><thead><tr>{head}</tr></thead><tbody>\n'
-        + "\n".join(lines)
-        + f"\n</tbody></table></div>\n<dl>{meanings}</dl>\n</section>"
-    )
-
-
-def _rank(row: Row, column: str) -> float | None:
-    """The number behind a cell that may be the best of its column; controls do not take part."""
-    if row.explanation is None or row.method in CONTROLS:
-        return None
-    match column:
-        case "size":
-            return row.explanation.size
-        case "overlap":
-            return row.overlap
-        case "insertion":
-            return None if row.curves is None else row.curves.insertion_area
-        case "deletion":
-            return None if row.curves is None else row.curves.deletion_area
-    return None
-
-
-def _failures(comparison: Comparison) -> str:
-    failed = [row for row in comparison.rows if row.explanation is None]
-    if not failed:
-        return ""
-    items = "".join(f"<dt>{escape(row.method)}</dt><dd>{escape(row.error or '')}</dd>" for row in failed)
-    return f"<section>\n<h2>What did not run, and why</h2>\n<dl>{items}</dl>\n</section>"
-
-
-def _pictures(comparison: Comparison) -> str:
-    if comparison.first.visible.ndim == 1:
-        source = _data(comparison_png(comparison))
-        return f'<section class="pictures wide"><figure><img src="{source}" alt="Each method on the signal."></figure></section>'
-    sheet = lay_out(comparison.first)
-    seen = [as_png(paint_picture(sheet), sheet)]
-    if comparison.truth is not None:
-        seen.append(as_png(_paint_truth(comparison, sheet), sheet))
-    cards = [_card(seen, "The picture", _say_shared(comparison), f"The picture, labelled {comparison.first.label}.")]
-    for row in comparison.rows:
-        if row.explanation is not None:
-            drawn = lay_out(clipped(row.explanation))
-            pngs = [as_png(paint_map(drawn), drawn), as_png(paint_explanation(drawn), drawn)]
-            cells = table_of(row)
-            said = f"{cells['size']} of the view, {cells['calls']} calls, {cells['seconds']} s"
-            cards.append(_card(pngs, row.method, said, f"Map and explanation by {row.method}: {said}."))
-    scale = (
-        f'<span class="scale"><i>low</i><span style="background: linear-gradient(90deg, {colour_stops()})"></span>'
-        f"<i>the map's {CLIPPED}th percentile and above</i></span>"
-    )
-    return (
-        "<section>\n<h2>Maps and explanations</h2>\n"
-        '<p class="soft">Left: the map, with the explanation outlined. Right: the explanation, enough for the label.</p>\n'
-        f'<p>{scale}</p>\n<div class="cards">\n' + "\n".join(cards) + "\n</div>\n</section>"
-    )
-
-
-def _card(pngs: list[bytes], title: str, said: str, alt: str) -> str:
-    images = "".join(f'<img src="{_data(png)}" alt="{escape(alt if i == 0 else "")}">' for i, png in enumerate(pngs))
-    kind = "two" if len(pngs) == 2 else "one"
-    return (
-        f'<figure><div class="{kind}">{images}</div>'
-        f"<figcaption><b>{escape(title)}</b>{escape(said)}</figcaption></figure>"
-    )
-
-
-def _data(png: bytes) -> str:
-    return "data:image/png;base64," + b64encode(png).decode("ascii")
-
-
-def _foot(comparison: Comparison) -> str:
-    versions = ", ".join(f"{name} {number}" for name, number in comparison.first.origin.versions.items())
-    return f"<footer>Seed {comparison.first.origin.seed}. Made with {escape(versions)}. The numbers are in comparison.json.</footer>"

@@ -135,9 +135,7 @@ def say_command(explanation: Explanation) -> str:
     lines.append(["--method", origin.method])
     for key, value in origin.options.items():
         lines[-1] += ["--option", f"{key}={value}"]
-    lines.append([])
-    if target.top > 1 or target.against is not None or target.threshold is not None:
-        lines[-1] += ["--target", str(explanation.label_id)]
+    lines.append(["--target", str(explanation.label_id)])
     if target.against is not None:
         lines[-1] += ["--against", str(target.against)]
     if target.top > 1:
@@ -146,6 +144,8 @@ def say_command(explanation: Explanation) -> str:
         lines[-1] += ["--confidence", f"{min(1.0, target.floor / explanation.confidence):.6g}"]
     lines.append([word for fill in origin.fills for word in ("--fill", fill)])
     lines[-1] += ["--grain", "none" if origin.grain is None else str(origin.grain), "--seed", str(origin.seed)]
+    if origin.contrast:
+        lines[-1].append("--contrast")
     if origin.max_calls is not None:
         lines[-1] += ["--max-calls", str(origin.max_calls)]
     return " \\\n    ".join(shlex.join(line) for line in lines if line)

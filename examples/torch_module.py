@@ -1,0 +1,42 @@
+"""Explain a torch module that is in memory, and prove one pixel.
+
+    pip install 'becausal[torch]'
+    python examples/torch_module.py
+
+The network is the bundled one in its torch form, the picture a generated scene, so that the truth is known: where the
+object can be seen, and where something stands in front of it.
+"""
+
+import numpy as np
+
+import becausal
+from becausal.classifiers import as_classifier
+from becausal.scenes import LABELS, make_scene
+from becausal.scenes.network import load_network
+
+
+def main() -> None:
+    scene = make_scene(107)  # a sailboat behind strips
+    network = load_network()  # any nn.Module
+    model = as_classifier(network, preprocess="tf", resize=128, labels=LABELS)
+
+    explanation = becausal.explain(scene.picture, model, confidence=0.9, grain=8)
+
+    visible = explanation.visible
+    on_object = np.count_nonzero(visible & scene.visible) / explanation.pixels
+    on_strips = np.count_nonzero(visible & scene.occluder) / explanation.pixels
+    print(f"{explanation.label} ({explanation.confidence:.3f}), {explanation.calls} calls")
+    print(f"enough for it: {explanation.size:.1%} of the view, confidence {explanation.checks.confidence:.3f}")
+    print(f"{on_object:.0%} of it on the object, {on_strips:.0%} on the strips")
+
+    row, column = np.argwhere(visible)[0]
+    why = explanation.why(int(row), int(column))
+    print(f"pixel ({row}, {column}): {why.text}")
+    before, after = (model.classify(picture[None])[0, scene.label_index] for picture in (why.shown, why.without))
+    print(f"with its cell {before:.3f}, without it {after:.3f}; at least {explanation.target.floor:.3f} was asked for")
+    assert explanation.label == scene.label
+    assert after < explanation.target.floor <= before
+
+
+if __name__ == "__main__":
+    main()

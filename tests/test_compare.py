@@ -1,0 +1,277 @@
+"""Methods side by side: the metrics by hand, rows that fail, files that are whole."""
+
+import json
+import math
+import re
+from functools import cache
+from html.parser import HTMLParser
+from io import BytesIO
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from becausal import load_model
+from becausal.api import Request
+from becausal.cli import main
+from becausal.compare import FILES, Comparison, choose_methods, compare_methods
+from becausal.contracts import Answers, Classifier, Finding, Needs, Problem, Search
+from becausal.errors import ImageError, OptionError, OutputError, TargetError
+from becausal.explainers import METHODS, Method
+from becausal.metrics import area_under, overlap, prefixes, trace_curves
+from becausal.scenes import make_scene
+from becausal.searches import Done, step
+
+SCENE = make_scene(50_000_017, cut=True)
+METHODS_USED = ("causal", "random", "centre")
+
+
+@cache
+def bundled() -> Classifier:
+    return load_model("bundled", threads=1)
+
+
+@cache
+def compared() -> Comparison:
+    return compare_methods(SCENE.picture, bundled(), METHODS_USED, truth=SCENE.occluder.astype(np.uint8) * 255)
+
+
+class Broken:
+    """A method whose library breaks."""
+
+    name: ClassVar[str] = "broken"
+    needs: ClassVar[Needs] = "labels"
+
+    def search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]:
+        yield np.ones((1, *problem.grid), bool)
+        raise ZeroDivisionError("in somebody's library")
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> str:
+    from becausal import explainers
+
+    monkeypatch.setitem(METHODS, "broken", Method("tests", "Broken", "labels", "breaks"))
+    real = explainers.make_explainer
+
+    def make(name: str, options: Any = None) -> Any:
+        return Broken() if name == "broken" else real(name, options)
+
+    monkeypatch.setattr("becausal.api.make_explainer", make)
+    return "broken"
+
+
+# Metrics, by hand
+
+
+def test_prefixes_grow_from_nothing_to_everything_by_rank() -> None:
+    saliency = np.array([[4.0, 1.0], [3.0, 2.0]])
+    shown = prefixes(saliency, np.random.default_rng(0), steps=4)
+    assert shown.reshape(5, 4).astype(int).tolist() == [
+        [0, 0, 0, 0], [1, 0, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1], [1, 1, 1, 1],
+    ]  # fmt: skip
+
+
+def test_area_by_trapezes() -> None:
+    assert area_under(np.array([0.0, 1.0])) == 0.5
+    assert area_under(np.array([0.0, 1.0, 1.0])) == 0.75
+    assert area_under(np.array([1.0, 0.0, 0.0, 0.0])) == pytest.approx(1 / 6)
+
+
+def test_insertion_and_deletion_of_a_model_that_counts() -> None:
+    """Its probability is the share of the two top pixels that are shown."""
+    saliency = np.array([[4.0, 1.0], [3.0, 2.0]])
+    search = trace_curves(saliency, np.random.default_rng(0), steps=4)
+    wave = step(search, None)
+    assert isinstance(wave, np.ndarray)
+    assert len(wave) == 10
+    share = (wave[:, 0, 0].astype(float) + wave[:, 1, 0]) / 2
+    state = step(search, Answers(share > 0.5, share - 0.5, share))
+    assert isinstance(state, Done)
+    curves = state.result
+    assert curves.insertion.tolist() == [0, 0.5, 1, 1, 1]
+    assert curves.deletion.tolist() == [1, 0.5, 0, 0, 0]
+    assert curves.insertion_area == 0.75
+    assert curves.deletion_area == 0.25
+
+
+def test_overlap() -> None:
+    visible = np.array([True, True, False, False])
+    assert overlap(visible, np.array([True, False, True, False])) == 0.5
+    assert overlap(~visible & visible, visible) == 0.0
+
+
+# The comparison
+
+
+def test_rows_measure_what_each_method_found() -> None:
+    rows = compared().rows
+    assert [row.method for row in rows] == list(METHODS_USED)
+    for row in rows:
+        assert row.error is None
+        assert row.explanation is not None
+        assert row.curves is not None
+        assert row.explanation.checks.sufficient
+        assert row.overlap == overlap(row.explanation.visible, SCENE.occluder)
+        assert 0 <= row.curves.deletion_area <= 1
+        assert row.explanation.origin.grain is None
+    by_name = {row.method: row for row in rows}
+    chance, found = by_name["random"].curves, by_name["causal"].curves
+    assert chance is not None
+    assert found is not None
+    assert found.insertion_area > chance.insertion_area
+
+
+def test_the_same_again() -> None:
+    again = compare_methods(SCENE.picture, bundled(), ("centre",), truth=SCENE.occluder.astype(np.uint8) * 255)
+    mine = again.rows[0].record() | {"seconds": 0}
+    assert mine == compared().rows[2].record() | {"seconds": 0}
+
+
+def test_a_grain_is_kept_by_all() -> None:
+    found = compare_methods(SCENE.picture, bundled(), ("random", "centre"), request=Request(grain=16))
+    for row in found.rows:
+        assert row.explanation is not None
+        assert row.explanation.checks.minimal_grain == 16
+
+
+def test_methods_the_model_cannot_run_are_rows_that_say_why() -> None:
+    def predict(batch: Any) -> Any:
+        share = batch[:, 4:8, 4:8].mean((1, 2, 3)) / 255
+        return np.stack([1 - share, share], 1)
+
+    picture = np.zeros((16, 16, 3), np.uint8)
+    picture[4:8, 4:8] = 255
+    found = compare_methods(picture, predict, ("centre", "grad-cam"), request=Request(fills=("black",)))
+    assert found.rows[0].explanation is not None
+    assert found.rows[1].explanation is None
+    assert re.search("grad-cam needs (gradients|torch)", found.rows[1].error or "")
+
+
+def test_a_method_that_breaks_does_not_cost_the_others(broken: str, tmp_path: Path) -> None:
+    found = compare_methods(SCENE.picture, bundled(), (broken, "centre"))
+    assert found.rows[0].error == "unexpected ZeroDivisionError: in somebody's library"
+    assert found.rows[1].explanation is not None
+    found.save(tmp_path)
+    assert "somebody&#x27;s library" in (tmp_path / "comparison.html").read_text()
+
+
+def test_where_none_can_run_it_is_an_error(broken: str) -> None:
+    with pytest.raises(OptionError, match="none of the methods could run: broken: unexpected ZeroDivisionError"):
+        compare_methods(SCENE.picture, bundled(), (broken,))
+
+
+def test_what_is_wrong_for_all_is_raised() -> None:
+    with pytest.raises(TargetError):
+        compare_methods(SCENE.picture, bundled(), ("centre",), request=Request(target="no such label"))
+    with pytest.raises(ImageError, match="the truth has shape"):
+        compare_methods(SCENE.picture, bundled(), ("centre",), truth=np.zeros((9, 9), np.uint8))
+    with pytest.raises(ImageError):
+        compare_methods("nowhere.png", bundled(), ("centre",))
+
+
+def test_label_only_models_have_no_curves(tmp_path: Path) -> None:
+    def predict(batch: Any) -> Any:
+        return (batch[:, 4:8, 4:8].mean((1, 2, 3)) > 100).astype(int)
+
+    picture = np.zeros((16, 16, 3), np.uint8)
+    picture[4:8, 4:8] = 255
+    found = compare_methods(picture, predict, ("centre",), request=Request(fills=("black",)))
+    assert found.rows[0].curves is None
+    found.save(tmp_path)
+    record = json.loads((tmp_path / "comparison.json").read_text())
+    assert record["rows"][0]["insertion"] is None
+    assert record["confidence"] is None
+
+
+def test_choosing_methods() -> None:
+    assert choose_methods("all") == tuple(METHODS)
+    assert choose_methods(" centre, random,centre ") == ("centre", "random")
+    with pytest.raises(OptionError, match="unknown method nope: take all, or some of causal"):
+        choose_methods("centre,nope")
+    with pytest.raises(OptionError):
+        choose_methods(" , ")
+
+
+# Files
+
+
+class Seen(HTMLParser):
+    """Counts elements and gathers what they point to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.sources: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.sources += [value or "" for key, value in attributes if key in ("src", "href")]
+
+
+def test_files(tmp_path: Path) -> None:
+    folder = compared().save(tmp_path / "deep" / "er")
+    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    record = json.loads((folder / "comparison.json").read_text())
+    assert record["schema"] == "becausal/comparison/1"
+    assert record["label"] == SCENE.label
+    assert record["truth_pixels"] == int(SCENE.occluder.sum())
+    assert [row["method"] for row in record["rows"]] == list(METHODS_USED)
+    keys = ("size", "overlap", "insertion", "deletion")
+    assert all(math.isfinite(row[key]) for row in record["rows"] for key in keys)
+    image = Image.open(BytesIO((folder / "comparison.png").read_bytes()))
+    assert min(image.size) > 400
+    page = Seen()
+    page.feed((folder / "comparison.html").read_text(encoding="utf-8"))
+    assert "script" not in page.tags
+    assert page.tags.count("figure") == 1 + len(METHODS_USED)
+    assert all(source.startswith("data:image/png;base64,") for source in page.sources)
+
+
+def test_nothing_is_left_behind_where_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(comparison: Comparison) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("becausal.render.comparison_page.render_comparison", fail)
+    with pytest.raises(OutputError, match="No space left"):
+        compared().save(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("count", [1, 5, 16])
+def test_the_figure_holds_any_number_of_methods(count: int) -> None:
+    from becausal.render.comparison import comparison_png
+
+    rows = compared().rows
+    many = Comparison(tuple(rows[i % 3] for i in range(count)), compared().truth)
+    assert Image.open(BytesIO(comparison_png(many))).width > 500
+
+
+def test_signals_are_compared_as_curves(tmp_path: Path) -> None:
+    def loud(batch: Any) -> Any:
+        level = np.clip(batch[:, 10:20, 0].mean(1), 0, 1)
+        return np.stack([1 - level, level], 1)
+
+    signal = np.zeros((64, 1))
+    signal[10:20] = 1.0
+    found = compare_methods(signal, loud, ("causal", "random"), request=Request(fills=("black",)))
+    found.save(tmp_path)
+    assert (tmp_path / "comparison.png").stat().st_size > 1000
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture, truth = tmp_path / "scene.png", tmp_path / "truth.png"
+    Image.fromarray(SCENE.picture).save(picture)
+    Image.fromarray(SCENE.occluder.astype(np.uint8) * 255).save(truth)
+    words = ["compare", str(picture), "--model", "bundled", "--methods", "centre,random", "--truth", str(truth)]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert "insertion" in said
+    assert "overlap" in said
+    assert "centre" in said
+    assert main([*words, "--out", str(tmp_path / "out"), "--json"]) == 0
+    assert [row["method"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["centre", "random"]
+    assert main([*words[:5], "nope"]) == 2
+    assert "unknown method nope" in capsys.readouterr().err
