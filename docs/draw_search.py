@@ -51,7 +51,7 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Step:
-    """One wave of questions with its answers; the smallest sufficient set so far; calls until then."""
+    """One wave of questions with its answers; the smallest sufficient set so far; questions asked until then."""
 
     wave: Visible
     answers: Answers
@@ -116,24 +116,27 @@ def draw_steps(scene: Scene, explanation: Explanation, steps: list[Step]) -> Fig
         frame(axes, KEPT if kept else LOST)
     for i, (word, step) in enumerate(shown.items()):
         axes = figure.add_subplot(grid[1, i * columns : (i + 1) * columns])
-        said = f"{say_count(step.calls, 'call')}, {say_share(float(step.best.mean()))} left"
+        said = f"{say_count(step.calls, 'question')}, {say_share(float(step.best.mean()))} left"
         put(axes, paint_explanation(as_sheet(scene, explanation, step.best)), word, said, size=8)
     return figure
 
 
 def choose(steps: list[Step]) -> dict[str, Step]:
     """A few telling moments, by name."""
-    rounds = [i for i, step in enumerate(steps) if len(step.wave) == Causal().parts]
-    openings = [i for i, step in enumerate(steps) if len(step.wave) == 1 and step.wave.all()]
-    singles = [i for i in range(openings[1] + 2, len(steps)) if len(steps[i].wave) == len(steps[i - 1].wave) == 1]
-    coarse, before = Causal().coarse, steps[openings[1]].best
+    parts = Causal().parts
+    rounds = [i for i, step in enumerate(steps) if len(step.wave) == parts]
+    second = [i for i, step in enumerate(steps) if len(step.wave) == 1 and step.wave.all()][1]
+    ended, own = second, steps[0].best
+    while own.mean() > Causal().coarse or len(steps[ended + 1].wave) < parts:  # a round's unions belong to it
+        ended += 1
+        own = min([own, *steps[ended].wave[steps[ended].answers.holds]], key=np.sum)
+    between = float(np.sqrt(steps[ended].best.mean() * steps[-1].best.mean()))
     return {
         "everything": steps[0],
         "after a round": steps[rounds[1] - 1],
-        "after two": steps[rounds[2] - 1],
-        "first chain done": next(step for step in steps if step.best.mean() <= coarse),
-        "second chain done": next(step for step in steps[openings[1] :] if step.best.sum() < before.sum()),
-        "cells come next": steps[max(i for i in rounds if i < singles[0])],
+        "the first chain": steps[second - 1],
+        "the second": replace(steps[ended], best=own),
+        "the better goes on": min(steps[ended + 1 :], key=lambda step: abs(np.log(step.best.mean() / between))),
         "settled": steps[-1],
     }
 

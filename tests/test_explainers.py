@@ -20,6 +20,7 @@ from becausal.explainers.sbfl import MEASURES, Sbfl, Spectrum, Tally
 from becausal.explainers.shap_partition import Shap, halve
 from becausal.explainers.superpixels import superpixels
 from becausal.fills import make_background
+from becausal.regions import pieces
 from becausal.scenes import NOTHING, make_scene
 from becausal.searches import Done, step
 from becausal.targets import Target
@@ -364,6 +365,17 @@ def test_the_ridge_is_its_definition(samples):
     rest = values - shown @ found
     rest -= (weight @ rest) / weight.sum()  # the best intercept
     assert shown.T @ (weight * rest) == pytest.approx(0.7 * found)
+
+
+@pytest.mark.parametrize("shape", [(60, 1), (40, 36, 3), (12, 14, 10, 1)])
+def test_superpixels_are_in_one_piece_and_no_crumbs(shape):
+    view = np.repeat(rng(4).random((-(-shape[0] // 3), *shape[1:])), 3, axis=0)[: shape[0]]
+    patch = superpixels(view, 20, compactness=0.02)  # colour over all: pieces everywhere
+    assert patch.shape == shape[:-1]
+    sizes = np.bincount(patch.ravel())
+    assert sizes.min() >= np.prod(shape[:-1]) / 20 / 8
+    assert all(pieces(patch == k) == 1 for k in range(len(sizes)))
+    assert np.array_equal(patch, superpixels(view, 20, compactness=0.02))
 
 
 def test_superpixels_follow_edges_and_leave_no_gap():

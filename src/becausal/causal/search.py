@@ -6,9 +6,8 @@ together. It goes on from the one that trades margin for size best. Where nothin
 end cells are tried one by one until each has failed (`settle`), so that every cell that is left is a cause: the target
 holds with it and is lost without it, all that is hidden being the witness.
 
-What is shown is sufficient at every moment. The map adds 1/|S| to the pixels of every sufficient set S that the search
-went through, a Deegan-Packel index of the sets it has seen, and orders the explanation's own cells by what their removal
-costs.
+What is shown is sufficient at every moment. The map says of every pixel how small a sufficient set it was still part of,
+on a logarithmic scale, and orders the explanation's own cells by what their removal costs.
 """
 
 from dataclasses import dataclass
@@ -134,19 +133,22 @@ class Causal:
 
 
 class Seen:
-    """The sufficient sets the search went through, summed up as a map."""
+    """The sufficient sets the search went through: for each cell, how small a set it was still part of.
+
+    depth: log(view / smallest such set), 0 for cells that went first.
+    """
 
     def __init__(self, lattice: Lattice) -> None:
         self.lattice = lattice
-        self.index = np.zeros(lattice.shape)
+        self.depth = np.zeros(lattice.shape)
 
     def add(self, shown: Cells) -> None:
-        self.index[shown] += 1.0 / shown.sum()
+        self.depth[shown] = np.maximum(self.depth[shown], np.log(shown.size / shown.sum()))
 
     def map_with(self, found: Visible, harm: NDArray[np.float64] | None) -> Saliency:
-        """The index over the pixels, 0 to 1/2; above that the explanation, its cells by what their removal costs."""
-        saliency = self.lattice.spread(self.index)
-        saliency /= 2 * (saliency.max() or 1.0)
+        """Outside of the explanation its cells' depth, 0 to 1/2; above that the explanation, by what removals cost."""
+        saliency = self.lattice.spread(self.depth)
+        saliency /= 2 * max(float(saliency.max()), float(np.log(found.size / max(1, found.sum()))), 1e-12)
         cost = np.zeros(found.shape)
         if harm is not None:
             cost = self.lattice.spread(np.clip(np.nan_to_num(harm), 0.0, None).reshape(self.lattice.shape))

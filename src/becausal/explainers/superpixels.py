@@ -1,7 +1,10 @@
 """Superpixels: a view cut into patches of alike neighbours, of any dimension, by nothing but numpy.
 
-k-means over position and colour, as in SLIC, started from an even lattice and therefore without chance.
+k-means over position and colour, as in SLIC, started from an even lattice and therefore without chance. What falls apart
+becomes patches of its own, except crumbs, which join a neighbour.
 """
+
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +13,7 @@ from becausal.contracts import Grid, Pixels
 
 ROUNDS = 10
 BLOCK = 1 << 22  # distances held at a time
+CRUMB = 1 / 8  # of a patch's pixels: what is smaller and lies apart is no patch
 
 
 def superpixels(view: Pixels, count: int, *, compactness: float = 0.2) -> NDArray[np.intp]:
@@ -28,7 +32,8 @@ def superpixels(view: Pixels, count: int, *, compactness: float = 0.2) -> NDArra
         if np.array_equal(nearest, patch):
             break
         patch = nearest
-    return np.unique(patch, return_inverse=True)[1].reshape(grid)
+    piece = _sweep_up(_pieces(patch.reshape(grid)), CRUMB * width ** len(grid))
+    return np.unique(piece, return_inverse=True)[1].reshape(grid)
 
 
 def _positions(grid: Grid) -> NDArray[np.float64]:
@@ -69,3 +74,46 @@ def _nearest(features: NDArray[np.float64], centres: NDArray[np.float64]) -> NDA
     half = (centres**2).sum(axis=1) / 2
     parts = [np.argmin(half - features[i : i + rows] @ centres.T, axis=1) for i in range(0, len(features), rows)]
     return np.concatenate(parts)
+
+
+def _neighbours(values: NDArray[np.intp]) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+    """Views of all pixels that have a next one along an axis, and of the next ones, axis by axis."""
+    for axis in range(values.ndim):
+        along = np.moveaxis(values, axis, 0)
+        yield along[:-1], along[1:]
+
+
+def _pieces(patch: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The number of the connected piece of its patch each pixel lies in, (*grid,): that of the piece's first pixel."""
+    piece = np.arange(patch.size).reshape(patch.shape)
+    while True:
+        before = piece.copy()
+        for (a, b), (p, q) in zip(_neighbours(piece), _neighbours(patch), strict=True):
+            low = np.minimum(a, b)
+            np.copyto(a, low, where=p == q)
+            low = np.minimum(a, b)  # a may have moved
+            np.copyto(b, low, where=p == q)
+        piece = piece.ravel()[piece]  # straight to where the number itself has got
+        if np.array_equal(piece, before):
+            return piece
+
+
+def _sweep_up(piece: NDArray[np.intp], least: float) -> NDArray[np.intp]:
+    """Pieces of fewer than `least` pixels joined to the larger neighbour they touch most, until there are none."""
+    while True:
+        piece = np.unique(piece, return_inverse=True)[1].reshape(piece.shape)
+        counts = np.bincount(piece.ravel())
+        if len(counts) == 1 or counts.min() >= least:
+            return piece
+        rank = np.empty(len(counts), np.intp)
+        rank[np.lexsort((np.arange(len(counts)), counts))] = np.arange(len(counts))  # by size, no two alike
+        touching = np.concatenate([np.stack([a[a != b], b[a != b]]) for a, b in _neighbours(piece)], axis=1)
+        pairs, contact = np.unique(np.concatenate([touching, touching[::-1]], axis=1), axis=1, return_counts=True)
+        joins = (counts[pairs[0]] < least) & (rank[pairs[1]] > rank[pairs[0]])
+        pairs, contact = pairs[:, joins], contact[joins]
+        into = np.arange(len(counts))
+        order = np.lexsort((rank[pairs[1]], contact))  # the most touched last, so that it is the one that stays
+        into[pairs[0, order]] = pairs[1, order]
+        while not np.array_equal(into, into[into]):
+            into = into[into]
+        piece = into[piece]
