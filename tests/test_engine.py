@@ -116,10 +116,7 @@ def told(outcome):
         outcome.stopped_by,
         outcome.stats.calls,
         outcome.stats.asked,
-        [
-            (word, a.holds.tolist(), a.margin.tolist(), a.confidence.tolist(), a.spent)
-            for word, a in outcome.result
-        ],
+        [(word, a.holds.tolist(), a.margin.tolist(), a.confidence.tolist(), a.spent) for word, a in outcome.result],
     )
 
 
@@ -301,6 +298,13 @@ def test_ask_afresh_knows_no_memo_and_counts_the_worst():
     assert afresh.margin.tolist() == outcome.result[0][1].margin.tolist()
 
 
+def test_ask_afresh_asks_no_more_at_once_than_the_model_takes():
+    model = Model(batch_size=2)
+    answers = Engine(model).ask_afresh(case(VALUES), rows("3", "0 3", "3 5"))
+    assert len(answers) == 3
+    assert max(model.batches) <= 2
+
+
 # Budget
 
 
@@ -377,12 +381,14 @@ def test_an_interrupt_gives_the_best_so_far():
 
 
 def test_after_an_interrupt_a_search_may_round_off_and_no_new_one_begins():
+    reasons = []
+
     def rounding():
         total = 0
         try:
             yield rows("0")
         except Stop as stop:
-            assert stop.reason == "interrupt"
+            reasons.append(stop.reason)
         rng = np.random.default_rng(0)
         try:
             while True:
@@ -410,6 +416,7 @@ def test_after_an_interrupt_a_search_may_round_off_and_no_new_one_begins():
 
     outcomes = list(Engine(model).run_many([(big, start()), (big, start())]))
     assert len(outcomes) == 1
+    assert reasons == ["interrupt"]
     assert outcomes[0].stopped_by == "interrupt"
     assert outcomes[0].result == GRACE == outcomes[0].stats.calls
 
@@ -579,8 +586,7 @@ def test_the_front_door_keeps_the_budget_and_counts_every_call(fill, method, max
     assert explanation.checks.sufficient
     assert explanation.stopped_by in ("budget", "finished")
     scores = [
-        model.classify(np.where(explanation.visible[..., None], explanation.view, b)[None])
-        for b in explanation.backgrounds
+        model.classify(np.where(explanation.visible[..., None], explanation.view, b)[None]) for b in explanation.backgrounds
     ]
     assert all(s[0].argmax() == 1 for s in scores)
 

@@ -31,9 +31,7 @@ class Rule:
         self.start = rng.random(size) < rng.uniform(0.3, 1.0)
         self.start[rng.integers(size)] = True
         members = np.flatnonzero(self.start)
-        self.cores = [
-            rng.choice(members, min(len(members), int(rng.integers(1, 8))), replace=False) for _ in range(3)
-        ]
+        self.cores = [rng.choice(members, min(len(members), int(rng.integers(1, 8))), replace=False) for _ in range(3)]
         self.weights = rng.normal(0.2, 1.0, size)
         total = self.weights[self.start].sum()
         if total <= 0:

@@ -202,9 +202,7 @@ def test_a_rival_is_heeded_where_labels_are_independent():
     assert target.judge(np.array([[0.9, 0.6]], np.float32)).holds[0]
 
 
-@pytest.mark.parametrize(
-    "options", [{"label_id": -1}, {"top": 0}, {"floor": 1.5}, {"floor": -0.1}, {"against": 3}]
-)
+@pytest.mark.parametrize("options", [{"label_id": -1}, {"top": 0}, {"floor": 1.5}, {"floor": -0.1}, {"against": 3}])
 def test_targets_that_make_no_sense_are_refused(options):
     with pytest.raises(TargetError):
         Target(**{"label_id": 3, **options})

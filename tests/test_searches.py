@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from becausal.contracts import Answers, Stop
 from becausal.errors import AnswerError
-from becausal.searches import Course, Done, gather, step
+from becausal.searches import Course, Done, contrastive, gather, step
 
 GRID = (4,)
 
@@ -247,7 +247,9 @@ def test_a_limit_is_never_passed_and_never_bites_early(sizes, limit):
     # All questions differ, so each costs a call.
     numbers = iter(range(1, 200))
     grid = (8,)
-    waves = [np.array([[n >> i & 1 for i in range(8)] for n in (next(numbers) for _ in range(size))], bool) for size in sizes]
+    waves = [
+        np.array([[n >> i & 1 for i in range(8)] for n in (next(numbers) for _ in range(size))], bool) for size in sizes
+    ]
     course = Course(grid)
     result, asked = drive(course.follow(asks(*waves), limit=limit), lambda row: bool(row[0]))
     total = sum(sizes)
@@ -255,3 +257,44 @@ def test_a_limit_is_never_passed_and_never_bites_early(sizes, limit):
     assert course.stopped_by == (None if limit is None or total <= limit else "budget")
     heard = sum(len(entry[-1]) for entry in result)
     assert heard == sum(asked)
+
+
+# contrastive
+
+
+def margins(values):
+    values = np.array(values, float)
+    return Answers(values >= 0, values, np.arange(len(values)) / 10, 5)
+
+
+def test_a_contrastive_search_asks_each_set_and_its_complement():
+    def hearing():
+        return (yield wave([0], [1, 2]))
+
+    search = contrastive(hearing())
+    state = step(search, None)
+    assert (state == wave([0], [1, 2, 3], [1, 2], [0, 3])).all()
+    end = step(search, margins([2.0, -3.0, 1.0, 0.5]))
+    assert end.result.holds.tolist() == [True, False]
+    assert end.result.margin.tolist() == [2.0, -0.5]
+    assert end.result.confidence.tolist() == [0.0, 0.2]
+    assert end.result.spent == 5
+
+
+def test_a_contrastive_search_that_is_stopped_hears_whole_pairs():
+    search = contrastive(asks(wave([0], [1], [2])))
+    step(search, None)
+    assert step(search, Stop("budget", margins([1.0, -1.0, 1.0]))) == Done([("", "budget", [True])])
+
+
+@given(st.lists(st.sampled_from([-1.0, -1e-30, 0.0, 0.5]), min_size=2, max_size=8).filter(lambda v: len(v) % 2 == 0))
+@settings(max_examples=60, deadline=None)
+def test_a_contrastive_margin_is_0_or_more_exactly_where_both_hold(values):
+    def hearing():
+        return (yield np.zeros((len(values) // 2, *GRID), bool))
+
+    search = contrastive(hearing())
+    step(search, None)
+    heard = step(search, margins(values)).result
+    assert heard.holds.tolist() == [a >= 0 and not b >= 0 for a, b in zip(values[::2], values[1::2], strict=True)]
+    assert ((heard.margin >= 0) == heard.holds).all()

@@ -5,9 +5,11 @@ import math
 import os
 import shutil
 import tempfile
+import zlib
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -242,14 +244,14 @@ class Explanation:
         folder = Path(folder)
         try:
             record = json.loads((folder / "explanation.json").read_text(encoding="utf-8"))
-            with np.load(folder / "arrays.npz", allow_pickle=False) as arrays:
+            with (folder / "arrays.npz").open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 data = {name: arrays[name] for name in arrays.files}
             if record["schema"] != SCHEMA:
                 raise OutputError(f"{folder} has schema {record['schema']}; this version reads {SCHEMA}")
             return _from_record(record, data)
         except FileNotFoundError as error:
             raise OutputError(f"{folder} holds no saved explanation: {Path(str(error.filename)).name} is missing") from None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, zlib.error) as error:
             raise OutputError(f"{folder} holds no readable explanation: {type(error).__name__}: {error}") from None
 
     def renamed(self, image: str) -> "Explanation":

@@ -125,4 +125,7 @@ def zip_rows(first: Visible, second: Visible) -> list[Visible]:
 def _both(answers: Answers) -> Answers:
     """One answer for each pair: the set keeps the target, and its complement loses it."""
     enough, rest = answers.part(slice(0, None, 2)), answers.part(slice(1, None, 2))
-    return Answers(enough.holds & ~rest.holds, np.minimum(enough.margin, -rest.margin), enough.confidence, answers.spent)
+    holds = enough.holds & ~rest.holds
+    margin = np.minimum(enough.margin, -rest.margin)
+    # A complement that holds by a hair has a margin of 0, and so would the pair, which does not hold.
+    return Answers(holds, np.where(holds, margin, np.minimum(margin, -1e-30)), enough.confidence, answers.spent)

@@ -50,7 +50,7 @@ def check(visible: Visible, *, grain: int | None, contrast: bool = False) -> Sea
     """
     answers = yield np.stack([visible, ~visible])
     lost, count = True, 0
-    if grain is not None:
+    if grain is not None and visible.any():
         wave = removals(visible, grain)
         count = len(wave)
         asked = _ask_once(wave)
