@@ -18,9 +18,24 @@ from photobombing import Photobomb, choose, read_photobombs
 import becausal
 from becausal.contracts import Classifier
 
-COLUMNS = (
-    "model set method options fill share name calls size pixels overlap pieces confidence original sufficient minimal"
-).split()
+COLUMNS = [
+    "model",
+    "set",
+    "method",
+    "options",
+    "fill",
+    "share",
+    "name",
+    "calls",
+    "size",
+    "pixels",
+    "overlap",
+    "pieces",
+    "confidence",
+    "original",
+    "sufficient",
+    "minimal",
+]
 
 
 def right_ones(photos: list[Photobomb], model: Classifier) -> list[Photobomb]:

@@ -255,9 +255,7 @@ BAD: dict[str, tuple[Prepare, str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_gives_one_line_and_leaves_nothing(
-    name: str, place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_gives_one_line_and_leaves_nothing(name: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     prepare, expected = BAD[name]
     arguments = prepare()
     if "--out" not in arguments:

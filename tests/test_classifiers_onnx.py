@@ -202,9 +202,7 @@ def test_what_is_no_model_says_so(tmp_path):
     entry = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 5])
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 5])
     graph = helper.make_graph([helper.make_node("Softmax", ["x"], ["y"])], "g", [entry], [output])
-    onnx.save(
-        helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 18)]), tmp_path / "flat.onnx"
-    )
+    onnx.save(helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 18)]), tmp_path / "flat.onnx")
     with pytest.raises(ModelError, match="has 2 axes; pictures need 4"):
         load_model(tmp_path / "flat.onnx")
 

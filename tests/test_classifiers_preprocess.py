@@ -70,8 +70,7 @@ def test_raw_arrays_of_any_dimension_compose(grid, channels, dtype, seed):
     composer = Composer(np.asarray, reuses_buffer=False)
     rng = np.random.default_rng(seed)
     pairs = [
-        (picture(seed + i, (*grid, channels), dtype), picture(seed - i - 1 + 200, (*grid, channels), dtype))
-        for i in (0, 1)
+        (picture(seed + i, (*grid, channels), dtype), picture(seed - i - 1 + 200, (*grid, channels), dtype)) for i in (0, 1)
     ]
     visible = rng.random((4, *grid)) < 0.5
     which = rng.integers(0, 2, 4)

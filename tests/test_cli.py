@@ -148,9 +148,7 @@ def interrupted(batch):
 
 def test_the_first_interrupt_gives_the_best_so_far(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "net.py").write_text(INTERRUPTING.format(when="batches == 6"))
-    assert (
-        run("explain", "photo.png", "photo.png", "--model", "python:net.py:interrupted", "--method", "dc-causal") == 130
-    )
+    assert run("explain", "photo.png", "photo.png", "--model", "python:net.py:interrupted", "--method", "dc-causal") == 130
     said, complaints = capsys.readouterr()
     assert "interrupted" in said
     assert complaints.startswith("becausal: stopping: ")

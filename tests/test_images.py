@@ -25,9 +25,7 @@ def save(tmp_path, image, name="picture.png", **options):
 
 def gradient(h, w):
     rows, columns = np.indices((h, w))
-    return np.stack([rows * 255 // max(1, h - 1), columns * 255 // max(1, w - 1), (rows + columns) % 256], -1).astype(
-        "u1"
-    )
+    return np.stack([rows * 255 // max(1, h - 1), columns * 255 // max(1, w - 1), (rows + columns) % 256], -1).astype("u1")
 
 
 # ---- reading files

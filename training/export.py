@@ -101,10 +101,7 @@ def write_weights(network: SceneNet, out: Path) -> None:
         nodes,
         "scenes",
         [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 3, SIDE, SIDE])],
-        [
-            helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", len(LABELS)])
-            for name in ("probs", "logits")
-        ],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", len(LABELS)]) for name in ("probs", "logits")],
         weights,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], producer_name="becausal")

@@ -211,9 +211,7 @@ def _measure(network, tests, held, out):  # type: ignore[no-untyped-def]
         metrics["calibration_error"][name] = export.calibration_error(probs, scenes.labels)
         if name == "cover 10-40":
             metrics["by_occluder"] = {
-                kind: float(right[scenes.kinds == k].mean())
-                for k, kind in enumerate(OCCLUDERS)
-                if (scenes.kinds == k).any()
+                kind: float(right[scenes.kinds == k].mean()) for k, kind in enumerate(OCCLUDERS) if (scenes.kinds == k).any()
             }
             export.write_confusion(scenes.labels, answers, out / "confusion.csv")
         if name == "clean":

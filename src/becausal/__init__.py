@@ -1,8 +1,8 @@
 """becausal: ask an image classifier why.
 
-    import becausal
-    explanation = becausal.explain("picture.jpg", "model.onnx")
-    explanation.plot()
+import becausal
+explanation = becausal.explain("picture.jpg", "model.onnx")
+explanation.plot()
 """
 
 from becausal.api import Failure, Request, Status, classify, explain, explain_many, verify

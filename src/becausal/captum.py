@@ -144,8 +144,7 @@ class _Asked:
         import torch
 
         further = tuple(
-            a.expand(len(batch), *a.shape[1:]) if torch.is_tensor(a) and a.ndim and len(a) == 1 else a
-            for a in self._further
+            a.expand(len(batch), *a.shape[1:]) if torch.is_tensor(a) and a.ndim and len(a) == 1 else a for a in self._further
         )
         with torch.no_grad():
             raw = first_tensor(self._forward(batch, *further))

@@ -96,9 +96,7 @@ def explain(
     ] = "causal",
     option: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE", rich_help_panel=_HOW, help="An option of the method; see: becausal methods NAME."
-        ),
+        typer.Option(metavar="KEY=VALUE", rich_help_panel=_HOW, help="An option of the method; see: becausal methods NAME."),
     ] = None,
     partitions: Annotated[
         int | None,
@@ -183,9 +181,7 @@ def explain(
 class Run:
     """The pictures of one command, one after the other; a bad one does not keep the others from being done."""
 
-    def __init__(
-        self, model: "Classifier", request: "Request", folders: list[tuple[Path, Path]], as_json: bool
-    ) -> None:
+    def __init__(self, model: "Classifier", request: "Request", folders: list[tuple[Path, Path]], as_json: bool) -> None:
         self.is_stopping = False
         self._model = model
         self._request = request

@@ -111,9 +111,7 @@ class _Drive(Generic[T]):
         """The answers to the first rows of the wave."""
         known = [self.memo[k] for k in self.keys[:rows]]
         holds, margin, confidence = zip(*known, strict=True) if known else ((), (), ())
-        return Answers(
-            np.array(holds, bool), np.array(margin, float), np.array(confidence, float), spent=self.stats.calls
-        )
+        return Answers(np.array(holds, bool), np.array(margin, float), np.array(confidence, float), spent=self.stats.calls)
 
     def known_prefix(self) -> int:
         for i, key in enumerate(self.keys):
@@ -268,9 +266,7 @@ class Engine:
     @staticmethod
     def _checked(wave: Visible, case: Case) -> Visible:
         if wave.dtype != np.bool_ or wave.shape[1:] != case.grid:
-            raise AnswerError(
-                f"a search asked with an array of {wave.dtype} {wave.shape}; expected bool (n, {case.grid})"
-            )
+            raise AnswerError(f"a search asked with an array of {wave.dtype} {wave.shape}; expected bool (n, {case.grid})")
         return wave
 
     def _ask_batch(self, active: Sequence[_Drive[T]]) -> None:

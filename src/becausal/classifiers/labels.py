@@ -45,9 +45,7 @@ def find_label(wanted: str | int, labels: Sequence[str] | None, classes: int | N
     if match := re.fullmatch(r"(?:class )?(-?\d+)", text):
         return _in_range(int(match[1]), count)
     if not labels:
-        raise TargetError(
-            f"the model has no label names, so {text!r} cannot be found: give its number, or --labels FILE"
-        )
+        raise TargetError(f"the model has no label names, so {text!r} cannot be found: give its number, or --labels FILE")
     folded = [_fold(name) for name in labels]
     wish = _fold(text)
     found = [i for i, name in enumerate(folded) if name == wish]

@@ -156,9 +156,7 @@ def plan_geometry(
         size = resize
     if size is None and isinstance(resize, int):
         size = (resize, resize)
-        notes.append(
-            f"the network takes any size: {resize}x{resize} taken, the crop may be written as in --resize 256/224"
-        )
+        notes.append(f"the network takes any size: {resize}x{resize} taken, the crop may be written as in --resize 256/224")
     if size is None:
         size = (224, 224)
         notes.append("the network takes any size: 224x224 assumed; change it with --resize, such as --resize 256/256")

@@ -66,9 +66,7 @@ def as_table(raw: NDArray[Any]) -> NDArray[Any]:
     return table
 
 
-def read_output(
-    probe: NDArray[Any], *, said: OutputOption | None, by: str = "an option"
-) -> tuple[Reading, tuple[str, ...]]:
+def read_output(probe: NDArray[Any], *, said: OutputOption | None, by: str = "an option") -> tuple[Reading, tuple[str, ...]]:
     """The reading of a model's output, from what was said of it or from its answers to probe pictures.
 
     probe: raw output for a few very different pictures. by: who said it. Also returns notes where values decided, or

@@ -105,9 +105,7 @@ METHODS: dict[str, Method] = {
         "Extremal Perturbations: smooth masks of fixed area that keep the logit highest",
     ),
     "random": Method("becausal.explainers.controls", "RandomMap", "labels", "a control: random numbers, no calls"),
-    "centre": Method(
-        "becausal.explainers.controls", "CentreMap", "labels", "a control: a bump in the middle, no calls"
-    ),
+    "centre": Method("becausal.explainers.controls", "CentreMap", "labels", "a control: a bump in the middle, no calls"),
 }
 
 

@@ -143,9 +143,7 @@ def _image(figure: Figure, left: float, below: float, tall: float, painted: Pain
     axes.set_axis_off()
 
 
-def _box(
-    figure: Figure, left: float, below: float, tall: float, width: float = _SIDE
-) -> tuple[float, float, float, float]:
+def _box(figure: Figure, left: float, below: float, tall: float, width: float = _SIDE) -> tuple[float, float, float, float]:
     across, up = figure.get_size_inches()
     return (left / across, below / up, width / across, tall / up)
 

@@ -65,9 +65,7 @@ def _head(comparison: Comparison) -> str:
     first = comparison.first
     confidence = say_confidence(first.confidence)
     count = len(comparison.rows)
-    lead = (
-        f"{count} methods on the same picture, model and target, each map turned into an explanation in the same way."
-    )
+    lead = f"{count} methods on the same picture, model and target, each map turned into an explanation in the same way."
     return (
         f'<header>\n<p class="file">{escape(first.origin.image)} · {escape(first.origin.model)}</p>\n'
         f"<h1>Why <em>{escape(first.label)}</em>{f' ({escape(confidence)})' if confidence else ''}?</h1>\n"
@@ -154,8 +152,7 @@ def _card(pngs: list[bytes], title: str, said: str, alt: str) -> str:
     images = "".join(f'<img src="{_data(png)}" alt="{escape(alt if i == 0 else "")}">' for i, png in enumerate(pngs))
     kind = "two" if len(pngs) == 2 else "one"
     return (
-        f'<figure><div class="{kind}">{images}</div>'
-        f"<figcaption><b>{escape(title)}</b>{escape(said)}</figcaption></figure>"
+        f'<figure><div class="{kind}">{images}</div><figcaption><b>{escape(title)}</b>{escape(said)}</figcaption></figure>'
     )
 
 

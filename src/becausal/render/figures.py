@@ -120,9 +120,7 @@ def show(axes: Axes, painted: Painted, sheet: Sheet) -> None:
     for tile in sheet.tiles:
         if tile.caption:
             place = (tile.left * sheet.scale, tile.top * sheet.scale)
-            axes.annotate(
-                tile.caption, place, (1, 2), textcoords="offset points", fontsize=6.5, color=SOFT, va="bottom"
-            )
+            axes.annotate(tile.caption, place, (1, 2), textcoords="offset points", fontsize=6.5, color=SOFT, va="bottom")
 
 
 def add_colour_bar(figure: Figure, axes: Axes, sheet: Sheet) -> None:

@@ -90,9 +90,7 @@ def _bricks(rng: np.random.Generator, size: int) -> FloatArray:
     tones = rng.random((rows + 1, rows + 2)).astype(np.float32)
     field = tones[row.astype(np.intp), column.astype(np.intp)]
     seam = (waves(y * np.float32(rows)) > np.float32(0.86)) | (waves(shifted) > np.float32(0.94))
-    picture = blend(
-        field * np.float32(0.7) + rough(rng, size, 10) * np.float32(0.3), shade(clay, 0.82), shade(clay, 1.12)
-    )
+    picture = blend(field * np.float32(0.7) + rough(rng, size, 10) * np.float32(0.3), shade(clay, 0.82), shade(clay, 1.12))
     return np.where(seam[:, :, None], np.array(shade(clay, between(rng, 0.65, 1.3)), dtype=np.float32), picture).astype(
         np.float32
     )
@@ -139,9 +137,7 @@ def _shape(rng: np.random.Generator) -> Sketch:
     elif kind == 1:
         sketch.polygon(oval(0.0, 0.0, 1.0, 1.0, count=whole(rng, 3, 6)), colour, "shape")
     elif kind == 2:
-        sketch.stroke(
-            [(-1.0, 0.0), (0.0, between(rng, -0.7, 0.7)), (1.0, 0.0)], between(rng, 0.1, 0.3), colour, "shape"
-        )
+        sketch.stroke([(-1.0, 0.0), (0.0, between(rng, -0.7, 0.7)), (1.0, 0.0)], between(rng, 0.1, 0.3), colour, "shape")
     elif kind == 3:
         sketch.ellipse(0.0, 0.0, 1.0, 1.0, colour, "shape")
         sketch.erase(oval(0.0, 0.0, 0.6, 0.6))

@@ -83,9 +83,7 @@ def write_scenes(
             }
         )
         annotations += _annotations(scene, k + 1, len(annotations) + 1)
-    categories = [
-        {"id": k + 1, "name": each, "supercategory": "object"} for k, each in enumerate(LABELS) if each != NOTHING
-    ]
+    categories = [{"id": k + 1, "name": each, "supercategory": "object"} for k, each in enumerate(LABELS) if each != NOTHING]
     categories.append({"id": len(LABELS), "name": "occluder", "supercategory": "occluder"})
     truth = {
         "info": {"description": "becausal generated scenes", "first_seed": seed, "count": count},
@@ -142,9 +140,7 @@ def _region(mask: BoolArray, image: int, number: int, category: int) -> dict[str
     }  # fmt: skip
 
 
-def contact_sheet(
-    scenes: Sequence[Scene], *, columns: int | None = None, gap: int = 4, truth: bool = False
-) -> Image.Image:
+def contact_sheet(scenes: Sequence[Scene], *, columns: int | None = None, gap: int = 4, truth: bool = False) -> Image.Image:
     """Lay scenes of one size out in rows on a light sheet; truth outlines the visible object and the occluder."""
     if not scenes:
         raise ValueError("there are no scenes to lay out; make at least one with make_scene")

@@ -96,9 +96,7 @@ def _window(
     glass = pick(rng, ((150, 192, 214), (92, 124, 150), (250, 220, 140), (70, 88, 110)))
     sketch.box(x - half_wide, y - half_high, x + half_wide, y + half_high, frame, "windows")
     inset = 0.035
-    sketch.box(
-        x - half_wide + inset, y - half_high + inset, x + half_wide - inset, y + half_high - inset, glass, "windows"
-    )
+    sketch.box(x - half_wide + inset, y - half_high + inset, x + half_wide - inset, y + half_high - inset, glass, "windows")
     sketch.box(x - 0.015, y - half_high, x + 0.015, y + half_high, frame, "windows")
     sketch.box(x - half_wide, y - 0.015, x + half_wide, y + 0.015, frame, "windows")
 
@@ -145,9 +143,7 @@ def clock(rng: np.random.Generator) -> Sketch:
     sketch = Sketch()
     rim = paint(rng)
     dark = chance(rng, 0.2)
-    face = (
-        pick(rng, ((40, 44, 52), (54, 62, 84))) if dark else pick(rng, (WHITE, (246, 234, 206), (226, 234, 238), WHITE))
-    )
+    face = pick(rng, ((40, 44, 52), (54, 62, 84))) if dark else pick(rng, (WHITE, (246, 234, 206), (226, 234, 238), WHITE))
     mark = WHITE if dark else INK
     if chance(rng, 0.35):
         _alarm(rng, sketch, rim)
@@ -168,9 +164,7 @@ def clock(rng: np.random.Generator) -> Sketch:
             continue
         if style == "dots":
             radius = 0.05 if strong else 0.03
-            sketch.ellipse(
-                inner * 0.84 * math.sin(angle), -inner * 0.84 * math.cos(angle), radius, radius, mark, "ticks"
-            )
+            sketch.ellipse(inner * 0.84 * math.sin(angle), -inner * 0.84 * math.cos(angle), radius, radius, mark, "ticks")
             continue
         bar = np.array([[-0.03, -0.92], [0.03, -0.92], [0.03, -0.72], [-0.03, -0.72]]) * inner
         if not strong:

@@ -256,9 +256,7 @@ def _palm(rng: np.random.Generator, sketch: Sketch, bark: Colour, leaf: Colour) 
         length, droop = between(rng, 0.72, 0.95), between(rng, 0.25, 0.5)
         spine = []
         for t in (0.0, 0.35, 0.7, 1.0):
-            spine.append(
-                (lean + length * t * math.cos(angle), -0.3 + length * t * math.sin(angle) * 0.75 + droop * t * t)
-            )
+            spine.append((lean + length * t * math.cos(angle), -0.3 + length * t * math.sin(angle) * 0.75 + droop * t * t))
         rib = np.array(spine)
         upper = rib + np.array([[0.0, -0.01], [0.0, -0.09], [0.0, -0.06], [0.0, 0.0]])
         under = rib + np.array([[0.0, 0.02], [0.0, 0.09], [0.0, 0.09], [0.0, 0.03]])

@@ -111,9 +111,7 @@ def umbrella(rng: np.random.Generator) -> Sketch:
     length = between(rng, 0.72, 0.98)
     sketch.box(-thick / 2, -dome - 0.14, thick / 2, length, metal, "shaft")
     radius = between(rng, 0.13, 0.19)
-    hook = np.concatenate(
-        [np.array([[0.0, length - 0.2]]), arc(-radius, length, radius, radius, 0.0, math.pi, count=12)]
-    )
+    hook = np.concatenate([np.array([[0.0, length - 0.2]]), arc(-radius, length, radius, radius, 0.0, math.pi, count=12)])
     sketch.stroke(hook, thick * 1.9, grip, "handle")
     edges = [-math.cos(math.pi * k / panels) for k in range(panels + 1)]
     for k in range(panels):

@@ -136,9 +136,7 @@ def _hull(rng: np.random.Generator, sketch: Sketch, hull: Colour, deck: float) -
     shell = np.concatenate(
         [
             np.array([[left, deck], [right, deck - 0.06]]),
-            curve(
-                [(right, deck - 0.06), (right - 0.22, deck + depth * 0.72), (right - 0.5, deck + depth)], closed=False
-            ),
+            curve([(right, deck - 0.06), (right - 0.22, deck + depth * 0.72), (right - 0.5, deck + depth)], closed=False),
             np.array([[left + rake + 0.12, deck + depth], [left + rake * 0.6, deck + depth * 0.75]]),
         ]
     )
@@ -166,9 +164,7 @@ def _plane_above(rng: np.random.Generator) -> Sketch:
         for k in range(engines):
             reach = span * (0.36 + 0.26 * k)
             y = -0.12 + sweep * (0.36 + 0.26 * k)
-            sketch.box(
-                side * reach - 0.055, y - 0.16, side * reach + 0.055, y + 0.1, shade(wing, 0.62), "engines", 0.05
-            )
+            sketch.box(side * reach - 0.055, y - 0.16, side * reach + 0.055, y + 0.1, shade(wing, 0.62), "engines", 0.05)
         outline = [
             (side * half * 0.5, -0.15), (side * span, -0.15 + sweep),
             (side * span, -0.15 + sweep + tip), (side * half * 0.5, -0.15 + root),
@@ -219,9 +215,7 @@ def _plane_side(rng: np.random.Generator) -> Sketch:
     upper = curve(
         [(-1.0, -fat * 0.85), (-0.5, -fat), (0.55, -fat), (nose - 0.12, -fat * 0.45), (nose, fat * 0.15)], closed=False
     )
-    lower = curve(
-        [(nose, fat * 0.15), (nose - 0.15, fat * 0.7), (0.4, fat), (-0.35, fat), (-1.0, -fat * 0.5)], closed=False
-    )
+    lower = curve([(nose, fat * 0.15), (nose - 0.15, fat * 0.7), (0.4, fat), (-0.35, fat), (-1.0, -fat * 0.5)], closed=False)
     sketch.polygon(np.concatenate([upper, lower]), body, "fuselage")
     if chance(rng, 0.6):
         sketch.polygon(
@@ -239,9 +233,7 @@ def _plane_side(rng: np.random.Generator) -> Sketch:
     )  # fmt: skip
     drop = between(rng, 0.3, 0.5)
     wing = mix(body, accent, 0.25)
-    sketch.polygon(
-        [(0.24, 0.02), (-0.16, 0.05), (-0.56, drop + 0.04), (-0.38, drop + 0.06)], shade(wing, 0.85), "wings"
-    )
+    sketch.polygon([(0.24, 0.02), (-0.16, 0.05), (-0.56, drop + 0.04), (-0.38, drop + 0.06)], shade(wing, 0.85), "wings")
     sketch.box(0.0, fat * 0.9, 0.26, fat * 0.9 + 0.14, shade(accent, 0.8), "engines", 0.06)
     sketch.polygon([(-0.62, -0.06), (-0.82, -0.06), (-1.08, 0.1), (-0.96, 0.12)], shade(wing, 0.8), "tail")
     if chance(rng, 0.3):

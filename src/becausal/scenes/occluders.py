@@ -199,9 +199,7 @@ def _strip_across(
     return mask
 
 
-def make_occluder(
-    rng: np.random.Generator, target: BoolArray, kind: str, *, low: float, high: float, cut: bool
-) -> Occluder:
+def make_occluder(rng: np.random.Generator, target: BoolArray, kind: str, *, low: float, high: float, cut: bool) -> Occluder:
     """Cover between low and high of a target mask (n, n); returns the occluder's mask and its picture (n, n, 3).
 
     With cut, what stays visible of the target falls in at least two pieces.

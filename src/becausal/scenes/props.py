@@ -34,9 +34,7 @@ def person(rng: np.random.Generator) -> Sketch:
     sketch.box(-1.0, 1.0, 1.0, 2.6, shirt, "prop")
     sketch.box(-0.16, -0.1, 0.16, 0.3, shade(skin, 0.85), "prop", 0.08)
     sketch.ellipse(0.0, -0.42, 0.36, 0.44, skin, "prop")
-    fringe = np.concatenate(
-        [arc(0.0, -0.45, 0.41, 0.47, math.pi, 2 * math.pi), arc(0.0, -0.5, 0.36, 0.2, 0.0, -math.pi)]
-    )
+    fringe = np.concatenate([arc(0.0, -0.45, 0.41, 0.47, math.pi, 2 * math.pi), arc(0.0, -0.5, 0.36, 0.2, 0.0, -math.pi)])
     sketch.polygon(fringe, hair, "prop")
     for x in (-0.14, 0.14):
         sketch.ellipse(x, -0.38, 0.035, 0.045, INK, "prop")

@@ -204,9 +204,7 @@ def _check(
         return (0.08 if cut else 0.05), MOST_COVERED
     low, high = cover if isinstance(cover, tuple) else (max(0.005, cover - TOLERANCE), cover + TOLERANCE)
     if not 0.0 < low < high <= 0.95:
-        raise ValueError(
-            f"the cover is {cover}, expected shares with 0 < low < high <= 0.95; for 0 ask occluder='none'"
-        )
+        raise ValueError(f"the cover is {cover}, expected shares with 0 < low < high <= 0.95; for 0 ask occluder='none'")
     if occluder == "none":
         raise ValueError(f"the cover is {cover} but the occluder is 'none'; leave one of the two out")
     return low, high

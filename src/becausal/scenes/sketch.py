@@ -244,9 +244,7 @@ def rounded(left: float, top: float, right: float, bottom: float, radius: float)
         return np.array([[left, top], [right, top], [right, bottom], [left, bottom]])
     quarter = math.pi / 2.0
     corners = ((right - r, bottom - r), (left + r, bottom - r), (left + r, top + r), (right - r, top + r))
-    return np.concatenate(
-        [arc(x, y, r, r, k * quarter, (k + 1) * quarter, count=7) for k, (x, y) in enumerate(corners)]
-    )
+    return np.concatenate([arc(x, y, r, r, k * quarter, (k + 1) * quarter, count=7) for k, (x, y) in enumerate(corners)])
 
 
 def curve(points: Outline | Points, *, closed: bool = True, steps: int = 8) -> Points:
