@@ -217,10 +217,9 @@ def test_the_readings_differ_where_hiding_more_restores_the_target():
 
 
 def test_degrees_leave_the_answers_alone():
-    holds = random_table(3, (4,))[::-1].copy()
-    before = holds.copy()
-    degrees(holds, 4, strict=True)
-    assert (holds == before).all()
+    holds = np.array([True, False, True, True])  # hiding the first part loses the target, hiding both restores it
+    degrees(holds, 2, strict=True)
+    assert holds.tolist() == [True, False, True, True]
 
 
 def test_mutants_hide_the_parts_of_each_row_and_keep_what_was_hidden():
@@ -446,6 +445,37 @@ def test_extraction_finds_the_smallest_prefix_of_a_monotone_classifier(seed):
     assert found.sum() == holds.index(True)
 
 
+@given(seeds, st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_extraction_of_a_larger_view_goes_in_coarse_steps_and_then_fine_ones(seed, monotone):
+    # 600 pixels: more than there are coarse steps, so that the last of the way is bisected.
+    grid, rng = (20, 30), np.random.default_rng(seed)
+    saliency = rng.normal(size=grid)
+    order = ranking(saliency, np.random.default_rng(seed))
+    needed = order[: int(rng.integers(1, 601))]
+    salt = rng.integers(1, 2**31, 600)
+
+    def keeps(visible):
+        flat = visible.reshape(len(visible), -1)
+        wild = (flat @ salt) % 1009 < 30
+        return flat[:, needed].all(axis=1) | (wild & (flat.sum(axis=1) > 300) & (not monotone)) | flat.all(axis=1)
+
+    asked = 0
+    search = extract(saliency, np.random.default_rng(seed))
+    state = step(search, None)
+    while not isinstance(state, Done):
+        asked += len(state)
+        holds = keeps(state)
+        state = step(search, Answers(holds, np.where(holds, 1.0, -1.0), np.full(len(holds), np.nan)))
+    count = int(state.result.sum())
+    assert (state.result == prefix(order, count, grid)).all()
+    assert keeps(state.result[None])[0]
+    assert not keeps(prefix(order, count - 1, grid)[None])[0]
+    if monotone:
+        assert count == len(needed)
+    assert asked <= 64 + 3 + 4  # the coarse steps, and then at most ten pixels in between
+
+
 def test_ties_are_revealed_cell_by_cell():
     # 64 wide: cells of 2 px. A plateau comes in whole cells, in an order that hangs on the seed alone.
     order = ranking(np.zeros((64, 64)), np.random.default_rng(0))
@@ -539,7 +569,7 @@ def explain_table(table, margins, *, seed=0):
 
 
 #: Classifiers, and the share of explanations of minimum size that `causal` must reach among the first 50: a few points
-#: under what was measured (87, 94, 84 and 64 % of 250).
+#: under what was measured (90, 95, 87 and 59 % of 250).
 KINDS = {
     "monotone": (monotone_classifier, 0.8),
     "linear": (linear_classifier, 0.88),

@@ -570,6 +570,18 @@ def test_explain_detects_a_model_that_answers_in_two_ways(output):
         becausal.explain(picture(), Moody(needed=150.0, output=output), fill="black")
 
 
+def test_explain_detects_a_model_that_changed_its_mind_about_the_whole_view():
+    class Hasty(Model):
+        """Its very first answer is another one; from then on it is steady."""
+
+        def classify(self, pixels):
+            scores = super().classify(pixels)
+            return scores if len(self.batches) > 1 else scores * np.float32([1.1, 0.9])
+
+    with pytest.raises(UnstableModelError, match="two ways"):
+        becausal.explain(picture(), Hasty(needed=150.0), fill="black", max_calls=60)
+
+
 def test_explain_detects_dropout():
     with pytest.raises(UnstableModelError, match="two ways"):
         becausal.explain(picture(), Model(needed=150.0, noise=0.03), fill="black", seed=1)

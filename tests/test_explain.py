@@ -363,6 +363,19 @@ def test_why_of_a_pixel_outside_and_of_places_that_are_none():
             explanation.why(*place)
 
 
+def test_why_of_a_cell_of_which_only_a_part_is_in_the_explanation():
+    # A prefix of a ranking does not come in cells.
+    explanation = becausal.explain(square(), bright_square, method="dc-causal", options={"partitions": 6}, grain=3)
+    number = cells((12, 16), 3)
+    partly = [p for p in np.argwhere(explanation.visible) if not explanation.visible[number == number[tuple(p)]].all()]
+    assert partly, "every cell is whole: the test shows nothing"
+    for place in partly:
+        why = explanation.why(*place)
+        assert (why.cell == explanation.visible & (number == number[tuple(place)])).all()
+        assert bright_square(why.shown[None])[0].argmax() == 1
+        assert bright_square(why.without[None])[0].argmax() == 0
+
+
 def test_why_without_a_certificate_claims_nothing():
     explanation = becausal.explain(square(), bright_square, grain=None, method="dc-causal", options={"partitions": 2})
     assert explanation.checks.minimal_grain is None

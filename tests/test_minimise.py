@@ -187,7 +187,7 @@ def test_a_small_core_is_found_in_far_fewer_questions_than_there_are_pixels():
     rule.start = np.ones(grid, bool)
     found = run(minimise(rule.start, np.zeros(grid), finest=1), rule)
     assert found.visible.sum() <= 8
-    assert len(rule.asked) < 300  # of 1,024
+    assert len(rule.asked) < 150  # of 1,024 pixels
 
 
 def test_grains_are_the_finest_times_powers_of_two():

@@ -211,6 +211,14 @@ def test_follow_counts_what_was_spent_before():
     assert course.stopped_by == "budget"
 
 
+def test_a_question_that_costs_several_calls_counts_as_such():
+    course = Course(GRID, price=3)
+    search = course.follow(asks(wave([0], [1], [2], [3])), limit=8)
+    assert len(step(search, None)) == 2  # nine calls would be too many
+    assert step(search, answers([True, False], spent=6)) == Done([("", "budget", [True, False])])
+    assert course.stopped_by == "budget"
+
+
 def test_follow_hears_a_stop_from_outside():
     course = Course(GRID)
     search = course.follow(asks(wave([0, 1], [0]), wave([3])))

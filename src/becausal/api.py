@@ -24,7 +24,6 @@ from becausal.targets import Target
 from becausal.verify import Claim, check, compare
 
 STABLE = 1e-3  # how far a confidence may move between two askings of the same question
-OPENING_CALLS = 2  # the whole view to learn its label, and the explanation once more at the end
 
 
 @dataclass(frozen=True)
@@ -76,6 +75,16 @@ class Request:
         if self.several < 1:
             raise OptionError(f"several must be at least 1, not {self.several}")
 
+    @property
+    def outer_calls(self) -> int:
+        """What is asked outside of the search: the whole view for its label, and the explanation once more at the end."""
+        return 1 + len(self.fills)
+
+    @property
+    def inner_limit(self) -> int | None:
+        """The calls that are left for the search itself."""
+        return None if self.max_calls is None else self.max_calls - self.outer_calls
+
     def plan(self, grid: tuple[int, ...]) -> Plan:
         """The request for a view of this grid: the method made, the grain decided, the opening call set aside."""
         explainer, grain = self.method, self.grain
@@ -91,8 +100,14 @@ class Request:
         if grain == "default":
             own = getattr(explainer, "grain", None)
             grain = (own or default_grain(grid)) if explainer.name == "causal" else None
-        room = None if self.max_calls is None else self.max_calls - OPENING_CALLS
-        return Plan(explainer=explainer, grain=grain, seed=self.seed, max_calls=room, contrast=self.contrast)
+        return Plan(
+            explainer=explainer,
+            grain=grain,
+            seed=self.seed,
+            max_calls=self.inner_limit,
+            fills=len(self.fills),
+            contrast=self.contrast,
+        )
 
 
 @dataclass
@@ -197,8 +212,7 @@ def explain_many(
             index += 1
             yield job.case, _guarded(pursue(job.problem, job.plan, job.course), job.picture.name)
 
-    room = None if request.max_calls is None else request.max_calls - OPENING_CALLS
-    for outcome in engine.run_many(items(), max_calls=room, width=width):
+    for outcome in engine.run_many(items(), max_calls=request.inner_limit, width=width):
         yield from failures
         failures.clear()
         job = jobs.pop(outcome.index)
@@ -244,7 +258,7 @@ def _prepare(image: Any, classifier: Classifier, request: Request) -> _Job:
     plan = request.plan(view.grid)
     if plan.explainer.needs == "scores" and not has_scores:
         raise ModelError(f"the method {plan.explainer.name} needs scores, and this model gives labels only")
-    return _Job(picture, view, case, problem, plan, Course(view.grid), label_id, confidence)
+    return _Job(picture, view, case, problem, plan, Course(view.grid, price=plan.price), label_id, confidence)
 
 
 def _view_of(picture: Picture, classifier: Classifier) -> View:
@@ -253,10 +267,7 @@ def _view_of(picture: Picture, classifier: Classifier) -> View:
 
 def _ask_plainly(classifier: Classifier, view: View) -> Any:
     """The scores, (1, classes), or the label, (1,), of the whole view."""
-    staged = classifier.stage(view.pixels, view.pixels)
-    visible = np.ones((1, *view.grid), bool)
-    engine = Engine(classifier)
-    return engine.scores([staged], np.zeros(1, np.intp), visible)
+    return Engine(classifier).ask_plainly(view.pixels, view.pixels, np.ones((1, *view.grid), bool))
 
 
 def _make_target(request: Request, info: ModelInfo, scores: Any) -> Target:
@@ -278,7 +289,7 @@ def _finish(
 ) -> Explanation:
     _confirm(job, trace, engine)
     info = classifier.info
-    stats = replace(outcome.stats, calls=outcome.stats.calls + OPENING_CALLS)
+    stats = replace(outcome.stats, calls=outcome.stats.calls + request.outer_calls)
     origin = Origin(
         image=job.picture.name,
         image_sha256=job.picture.sha256,

@@ -21,6 +21,7 @@ from becausal.searches import Done, step
 from becausal.targets import Target
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 GRACE = 128  # calls a search may still make after an interrupt, to round off its answer
 
@@ -166,7 +167,7 @@ class Engine:
                 if following is None:
                     break
                 index, (case, search) = following
-                staged = [self.classifier.stage(case.view, b) for b in case.backgrounds]
+                staged = [self.stage(case.view, b) for b in case.backgrounds]
                 drive: _Drive[T] = _Drive(index, case, search, staged, max_calls)
                 ended = self._advance(drive, None)
                 if ended is not None:
@@ -217,13 +218,26 @@ class Engine:
 
     def ask_afresh(self, case: Case, visible: Visible) -> Answers:
         """The answers to (n, *grid) questions without memo or budget; with several fills the worst counts."""
-        staged = [self.classifier.stage(case.view, background) for background in case.backgrounds]
-        judged = [case.target.judge(self.scores([pair], np.zeros(len(visible), np.intp), visible)) for pair in staged]
+        judged = [case.target.judge(self.ask_plainly(case.view, b, visible)) for b in case.backgrounds]
         return Answers(
             np.all([j.holds for j in judged], axis=0),
             np.min([j.margin for j in judged], axis=0),
             np.min([j.confidence for j in judged], axis=0),
         )
+
+    def ask_plainly(self, view: Pixels, background: Pixels, visible: Visible) -> NDArray[Any]:
+        """What the classifier says to (n, *grid) questions about one view: scores, or labels; nothing is remembered."""
+        staged = [self.stage(view, background)]
+        found = []
+        for start in range(0, len(visible), self.batch_size):
+            part = visible[start : start + self.batch_size]
+            padded = self._pad(part)
+            found.append(self.scores(staged, np.zeros(len(padded), np.intp), padded)[: len(part)])
+        return np.concatenate(found)
+
+    def stage(self, view: Pixels, background: Pixels) -> Any:
+        """The pair where the model lives; a model may be asked there already, so what breaks is an AnswerError too."""
+        return self._safely(lambda: self.classifier.stage(view, background))
 
     def _interrupt(self, active: deque[_Drive[T]]) -> Iterator[Outcome[T]]:
         for _ in range(len(active)):
@@ -303,10 +317,9 @@ class Engine:
                 staged.append(pair)
             which[i] = places[id(pair)]
         visible = np.stack([drive.wave[row] for drive, row, _ in rows])
-        size = self._padded_size(len(rows))
-        if size > len(rows):
-            visible = np.concatenate([visible, np.ones((size - len(rows), *visible.shape[1:]), bool)])
-            which = np.concatenate([which, np.zeros(size - len(rows), np.intp)])
+        visible = self._pad(visible)
+        size = len(visible)
+        which = np.concatenate([which, np.zeros(size - len(rows), np.intp)])
         begun = time.perf_counter()
         scores = self.scores(staged, which, visible)[: len(rows)]
         elapsed = time.perf_counter() - begun
@@ -330,13 +343,20 @@ class Engine:
         stats.slots += slots
         stats.model_seconds += elapsed
 
-    def _padded_size(self, rows: int) -> int:
-        return next((size for size in self.classifier.fixed_sizes if size >= rows), rows)
+    def _pad(self, visible: Visible) -> Visible:
+        """The questions, filled up with whole views to the next fixed size, where the classifier has any."""
+        rows = len(visible)
+        size = next((size for size in self.classifier.fixed_sizes if size >= rows), rows)
+        return np.concatenate([visible, np.ones((size - rows, *visible.shape[1:]), bool)]) if size > rows else visible
 
     def scores(self, staged: Sequence[Any], which: NDArray[np.intp], visible: Visible) -> NDArray[Any]:
         """What the classifier says, checked; whatever breaks in it becomes an AnswerError."""
+        scores = self._safely(lambda: self.classifier.ask(staged, which, visible))
+        return check_scores(scores, len(visible), self.classifier.info.output)
+
+    def _safely(self, call: Callable[[], R]) -> R:
         try:
-            scores = self.classifier.ask(staged, which, visible)
+            return call()
         except (BecausalError, KeyboardInterrupt):
             raise
         except (Exception, SystemExit) as error:
@@ -344,7 +364,6 @@ class Engine:
             raise AnswerError(
                 f"the model failed after {self.stats.calls} calls: {type(error).__name__}: {reason}"
             ) from error
-        return check_scores(scores, len(visible), self.classifier.info.output)
 
 
 def check_scores(scores: NDArray[Any], rows: int, output: str) -> NDArray[Any]:

@@ -135,6 +135,10 @@ class Explanation:
         number = cells(grid, grain)
         cell = self.visible & (number == number[position])
         text = f"with this cell of {grain} px the label is {self.label}; without it, all else equal, it is lost"
+        if self.target.floor > 0:
+            text = f"with this cell of {grain} px the target holds; without it the label or its confidence is lost"
+        if self.origin.contrast:
+            text = f"without this cell of {grain} px the set is no longer sufficient and necessary at once"
         return Why(True, shown, self.mutant(self.visible & ~cell), cell, text)
 
     def on_original(self, values: Visible | Saliency) -> Any:
@@ -184,6 +188,7 @@ class Explanation:
                 "necessary": self.checks.necessary,
                 "minimal_grain": self.checks.minimal_grain,
             },
+            "further": [{"size": float(other.mean()), "pixels": int(other.sum())} for other in self.others],
             "notes": list(self.notes),
         }
 

@@ -44,10 +44,11 @@ def minimise(visible: Visible, saliency: Saliency, *, finest: int) -> Search[Min
         cell = cells(visible.shape, grain)
         importance = np.bincount(cell[current], saliency[current], minlength=int(cell.max()) + 1).astype(np.float64)
         settled = yield from settle(current, cell, importance)
-        current = settled.visible
         if not settled.finished:
-            return Minimal(current, reached)
-        reached = grain
+            # What was shown of the coarser cells holds for the set it was shown of, and need not for a smaller one.
+            same = settled.visible.sum() == current.sum()
+            return Minimal(settled.visible, reached if same else None)
+        current, reached = settled.visible, grain
     return Minimal(current, reached)
 
 

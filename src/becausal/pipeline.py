@@ -6,7 +6,7 @@ from typing import TypeVar
 import numpy as np
 
 from becausal.contracts import Answers, Explainer, Problem, Saliency, Search, Stop, Visible
-from becausal.errors import FillError, TargetError
+from becausal.errors import FillError, OptionError, TargetError
 from becausal.extract import COARSE, extract
 from becausal.minimise import Minimal, minimise, present
 from becausal.regions import cells
@@ -15,22 +15,28 @@ from becausal.verify import Checks
 
 T = TypeVar("T")
 
-RESERVE = COARSE + 16  # calls kept back from the method for the extraction
-LAST_CALLS = 2  # and for the last checks
+RESERVE = COARSE + 16  # questions kept back from the method for the extraction
+LAST_QUESTIONS = 2  # and for the last checks
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What to do: the method, the grain to minimise to (None: not at all), the seed, the budget.
 
-    contrast: what is found must be necessary as well as sufficient.
+    fills: how many there are. contrast: what is found must be necessary as well as sufficient.
     """
 
     explainer: Explainer
     grain: int | None = None
     seed: int = 0
     max_calls: int | None = None
+    fills: int = 1
     contrast: bool = False
+
+    @property
+    def price(self) -> int:
+        """How many calls a question costs."""
+        return self.fills * (2 if self.contrast else 1)
 
     def ask(self, search: Search[T]) -> Search[T]:
         """The search as the plan wants it asked."""
@@ -54,8 +60,10 @@ def pursue(problem: Problem, plan: Plan, course: Course) -> Search[Trace]:
     seeds = np.random.default_rng(plan.seed).spawn(2)
     opening = yield from _opening(problem)
     course.spent = opening.spent
-    last = None if plan.max_calls is None else plan.max_calls - LAST_CALLS
-    limit = None if last is None else last - min(RESERVE, last // 3)
+    last = None if plan.max_calls is None else plan.max_calls - LAST_QUESTIONS * plan.fills
+    limit = last
+    if last is not None and not getattr(plan.explainer, "finds_sets", False):
+        limit = last - min(RESERVE * plan.price, last // 3)
     finding = yield from plan.ask(course.follow(plan.explainer.search(problem, seeds[0]), limit=limit))
     if finding.sets:
         minimal = Minimal(finding.sets[0], finding.grain)
@@ -75,7 +83,12 @@ def pursue(problem: Problem, plan: Plan, course: Course) -> Search[Trace]:
 def _opening(problem: Problem) -> Search[Answers]:
     """Ask the whole view and the empty one; refuse where there is nothing to explain."""
     grid = problem.grid
-    answers = yield np.stack([np.ones(grid, bool), np.zeros(grid, bool)])
+    try:
+        answers = yield np.stack([np.ones(grid, bool), np.zeros(grid, bool)])
+    except Stop as told:
+        if told.reason == "interrupt":
+            raise KeyboardInterrupt from None
+        raise OptionError("the budget of calls is too small to ask even the whole and the empty picture") from None
     if not answers.holds[0]:
         raise TargetError(
             "the target does not hold on the whole view, so there is nothing to explain"

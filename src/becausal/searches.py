@@ -57,10 +57,11 @@ class Course:
     """What a chain of searches has come to: the smallest set seen to be sufficient, what was spent, what cut it short.
 
     visible, pixels: the best set so far. spent: calls so far. stopped_by: None, or why a search had to end early. stage:
-    a word for those who watch.
+    a word for those who watch. price: how many calls a question costs.
     """
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, grid: Grid, *, price: int = 1) -> None:
+        self.price = price
         self.visible: Visible = np.ones(grid, bool)
         self.pixels = self.visible.size
         self.spent = 0
@@ -83,7 +84,7 @@ class Course:
         """The same search, watched, and told to stop once `limit` calls are spent in all."""
         state = step(search, None)
         while not isinstance(state, Done):
-            room = len(state) if limit is None else min(len(state), max(0, limit - self.spent))
+            room = len(state) if limit is None else min(len(state), max(0, limit - self.spent) // self.price)
             message: Answers | Stop = Stop("budget")
             if room:
                 try:

@@ -46,13 +46,16 @@ class Target:
             holds = scores == self.label_id
             return Answers(holds, np.where(holds, 1.0, -1.0), np.full(len(scores), np.nan))
         mine = scores[:, self.label_id].astype(np.float64)
+        if self.threshold is None and self.against is None:
+            margin = self._lead(scores, mine)
+        else:
+            margin = np.full(len(scores), np.inf)
         if self.threshold is not None:
             margin = _ratio(mine, np.float64(self.threshold))
-        elif self.against is not None:
+        if self.against is not None:
             rival = scores[:, self.against].astype(np.float64)
-            margin = _signed(_ratio(mine, rival), (mine > rival) | ((mine == rival) & (self.label_id < self.against)))
-        else:
-            margin = self._lead(scores, mine)
+            ahead = (mine > rival) | ((mine == rival) & (self.label_id < self.against))
+            margin = np.minimum(margin, _signed(_ratio(mine, rival), ahead))
         if self.floor > 0.0:
             margin = np.minimum(margin, _ratio(mine, np.float64(self.floor)))
         return Answers(margin >= 0.0, margin, mine)

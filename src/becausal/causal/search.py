@@ -32,14 +32,15 @@ class Causal:
     chains: how many coarse descents are made; the most promising goes on.
     coarse: the share of the view at which they are compared.
     parts: how many parts are drawn in a round.
-    share: how much of what is shown a part has at first. reheat: the share to begin again with, several times, once a
-    chain goes on from there.
+    share: how much of what is shown a part has at first.
+    reheat: the shares to begin again with, one after the other, once the best chain goes on.
     rate: how many nats of margin a halving of the size is worth, divided by log 2.
-    trust: how strongly parts that did little harm so far are preferred. memory: how much of that experience lasts.
+    trust: how strongly parts that did little harm so far are preferred.
+    memory: how much of that experience lasts from round to round.
     effort: after so many calls no more cells of the grain are tried; minimality is then shown of cells twice as large.
     None: never.
-    several: how many explanations to look for, each in what the others leave. overlap: the share of an explanation's cells
-    that the next may have too.
+    several: how many explanations to look for, each in what the others leave.
+    overlap: the share of an explanation's cells that the next may have too.
     """
 
     grain: int | None = None
@@ -57,6 +58,7 @@ class Causal:
 
     name: ClassVar[str] = "causal"
     needs: ClassVar[Needs] = "labels"
+    finds_sets: ClassVar[bool] = True  # so no calls need be kept back for an extraction
     kinds: ClassVar[tuple[str, ...]] = ("box", "strip", "blocks")
     unions: ClassVar[tuple[int, ...]] = (2, 3, 4, 8)
 
@@ -87,7 +89,7 @@ class Causal:
                 best = course.visible
                 return Finding(seen.map_with(best, None), () if best.all() else (best,))
         first, grain = found[0]
-        notes = () if len(found) == self.several else (f"{len(found)} of {self.several} explanations were found",)
+        notes = () if self.several == 1 else (f"{len(found)} of {self.several} explanations were found",)
         sets = tuple(settled.visible for settled, _ in found)
         return Finding(seen.map_with(first.visible, first.harm), sets, grain, notes)
 

@@ -13,7 +13,8 @@ from becausal.render.stylesheet import STYLE
 from becausal.render.wording import say_confidence
 
 MEANINGS = {
-    "size": "the share of the view in the explanation: the first prefix of the map's ranking that keeps the label",
+    "size": "the share of the view in the explanation: the method's own set where it gives one (causal), else the first "
+    "prefix of the map's ranking that keeps the label",
     "overlap": "the share of the explanation that lies on the photobomber",
     "insertion": f"area under the label's probability as the map's pixels are shown, best first, in {STEPS} steps",
     "deletion": f"the same as they are hidden, best first, in {STEPS} steps",
@@ -65,7 +66,10 @@ def _head(comparison: Comparison) -> str:
     first = comparison.first
     confidence = say_confidence(first.confidence)
     count = len(comparison.rows)
-    lead = f"{count} methods on the same picture, model and target, each map turned into an explanation in the same way."
+    lead = (
+        f"{count} methods on the same picture, model and target, each map turned into an explanation in the same way, "
+        "but for a method that gives a set of its own (causal)."
+    )
     return (
         f'<header>\n<p class="file">{escape(first.origin.image)} · {escape(first.origin.model)}</p>\n'
         f"<h1>Why <em>{escape(first.label)}</em>{f' ({escape(confidence)})' if confidence else ''}?</h1>\n"
