@@ -97,6 +97,8 @@ class Request:
             elif self.several > 1:
                 raise OptionError(f"several explanations are for the method causal, not {explainer}")
             explainer = make_explainer(explainer, options)
+        elif self.several > 1:
+            raise OptionError("several is an option of the method: give it to the explainer itself")
         if grain == "default":
             own = getattr(explainer, "grain", None)
             grain = (own or default_grain(grid)) if explainer.name == "causal" else None
@@ -344,8 +346,10 @@ def _options(explainer: Explainer) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """The versions that may bear on an answer."""
-    found = {"python": platform.python_version()}
-    for name in ("becausal", "numpy", "pillow", "onnxruntime", "torch"):
+    from becausal import __version__
+
+    found = {"becausal": __version__, "python": platform.python_version()}
+    for name in ("numpy", "pillow", "onnxruntime", "torch"):
         try:
             found[name] = version(name)
         except PackageNotFoundError:

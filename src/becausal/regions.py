@@ -45,7 +45,7 @@ def split(region: Region, parts: int, rng: np.random.Generator) -> tuple[Region,
     """A random partition of the region into `parts` boxes, fewer if it has fewer pixels.
 
     The largest box left is cut across its longest side, between a quarter and three quarters of it, until there are
-    enough: four parts of a picture come out as two rows of two, the column cuts independent.
+    enough.
     """
     boxes = [region]
     while len(boxes) < parts:

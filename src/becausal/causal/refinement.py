@@ -63,23 +63,23 @@ class DcCausal:
         """Algorithm 2 from the whole view, breadth first; each leaf with its responsibility."""
         intact = np.ones(grid, bool)
         leaves: Leaves = []
-        front = [(whole(grid), self.redraw)]
+        front = [(whole(grid), 0.0, self.redraw)]
         while front:
-            partitions = [split(region, self.parts, rng) for region, _ in front]
+            partitions = [split(region, self.parts, rng) for region, _, _ in front]
             waves = [mutants(intact, parts) for parts in partitions]
             try:
                 answers = yield np.concatenate(waves)
             except Stop:
-                return leaves
-            following: list[tuple[Region, int]] = []
+                return leaves + [(region, degree) for region, degree, _ in front if degree > 0]  # as far as it is known
+            following: list[tuple[Region, float, int]] = []
             start = 0
-            for (region, redraws), parts, wave in zip(front, partitions, waves, strict=True):
+            for (region, known, redraws), parts, wave in zip(front, partitions, waves, strict=True):
                 holds = answers.holds[start : start + len(wave)]
                 start += len(wave)
                 result = degrees(holds, len(parts), strict=self.strict)
                 if np.all(result == result[0]):
                     if redraws and self._refinable(region, grid):
-                        following.append((region, redraws - 1))
+                        following.append((region, known, redraws - 1))
                     else:
                         leaves += self._positive(parts, result)
                     continue
@@ -87,7 +87,7 @@ class DcCausal:
                     if degree <= self.threshold:
                         continue
                     if self._refinable(part, grid):
-                        following.append((part, self.redraw))
+                        following.append((part, float(degree), self.redraw))
                     else:
                         leaves.append((part, float(degree)))
             front = following

@@ -23,6 +23,11 @@ from becausal.minimise import Settled, settle
 from becausal.regions import cells, default_grain
 from becausal.searches import Course
 
+SMALL, SMALL_RUNS = (
+    64,
+    12,
+)  # on a lattice of so few cells a run costs next to nothing, and the best of several is near the optimum
+
 
 @dataclass(frozen=True, kw_only=True)
 class Causal:
@@ -39,6 +44,7 @@ class Causal:
     memory: how much of that experience lasts from round to round.
     effort: after so many calls no more cells of the grain are tried; minimality is then shown of cells twice as large.
     None: never.
+    runs: how many times it is done from the beginning, the smallest counting; None: once, more often on tiny lattices.
     several: how many explanations to look for, each in what the others leave.
     overlap: the share of an explanation's cells that the next may have too.
     """
@@ -53,6 +59,7 @@ class Causal:
     trust: float = 1.0
     memory: float = 0.7
     effort: int | None = 1100
+    runs: int | None = None
     several: int = 1
     overlap: float = 0.0
 
@@ -65,8 +72,8 @@ class Causal:
     def __post_init__(self) -> None:
         if self.grain is not None and self.grain < 1:
             raise OptionError(f"grain must be at least 1 pixel, not {self.grain}")
-        if min(self.chains, self.parts, self.several) < 1:
-            raise OptionError("chains, parts and several must be at least 1")
+        if min(self.chains, self.parts, self.several, self.runs or 1) < 1:
+            raise OptionError("chains, parts, runs and several must be at least 1")
         if not 0.0 <= self.overlap < 1.0:
             raise OptionError(f"overlap must lie in 0..1, 1 not included, not {self.overlap}")
         if not 0.0 < self.share < 1.0 or not all(0.0 < s < 1.0 for s in self.reheat):
@@ -82,7 +89,11 @@ class Causal:
             for own in rng.spawn(self.several):
                 if found and not (yield from self._still_holds(lattice.show(start))):
                     break
-                found.append((yield from self._descend(lattice, start, own, seen, course)))
+                runs = own.spawn(self.runs or (SMALL_RUNS if start.size <= SMALL else 1))
+                tries = []
+                for each in runs:
+                    tries.append((yield from self._descend(lattice, start, each, seen, course)))
+                found.append(min(tries, key=lambda one: int(one[0].visible.sum())))
                 start = start & ~self._taken(lattice, found[-1][0].visible, own)
         except Stop:
             if not found:
