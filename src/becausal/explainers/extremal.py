@@ -26,8 +26,8 @@ class Extremal:
     cells: parameters along the view's longest side.
     """
 
-    areas: str = "0.05,0.1,0.2"
-    steps: int = 100
+    areas: str = "0.05,0.1,0.2,0.4,0.6"
+    steps: int = 200
     rate: float = 0.05
     cells: int = 16
 
