@@ -10,7 +10,7 @@ import numpy as np
 
 from becausal.classifiers import as_classifier
 from becausal.classifiers.labels import find_label
-from becausal.contracts import Classifier, Explainer, ModelInfo, Problem, Search
+from becausal.contracts import Classifier, Explainer, ModelInfo, Problem, Search, Visible
 from becausal.engine import Case, Engine, Outcome
 from becausal.errors import BecausalError, ModelError, OptionError, TargetError, UnstableModelError
 from becausal.explainers import make_explainer
@@ -28,7 +28,7 @@ STABLE = 1e-3  # how far a confidence may move between two askings of the same q
 
 @dataclass(frozen=True)
 class Status:
-    """How far an explanation has come; `size` is the share of the view in the smallest sufficient set so far."""
+    """How far an explanation has come; `size` is the share of the view in the smallest sufficient set so far, `visible`."""
 
     image: str
     index: int
@@ -36,6 +36,7 @@ class Status:
     calls: int
     max_calls: int | None
     size: float
+    visible: Visible
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,7 @@ def explain_many(
         if progress is not None:
             job = jobs[index]
             share = job.course.pixels / job.course.visible.size
-            progress(Status(job.picture.name, index, job.course.stage, calls + 1, request.max_calls, share))
+            progress(Status(job.picture.name, index, job.course.stage, calls + 1, request.max_calls, share, job.course.visible))
 
     engine = Engine(classifier, batch_size=batch_size, watch=watch)
 

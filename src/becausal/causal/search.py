@@ -86,10 +86,10 @@ class Causal:
         found: list[tuple[Settled, int | None]] = []
         start = np.ones(lattice.shape, bool)
         try:
-            for own in rng.spawn(self.several):
+            for own in spawn(rng, self.several):
                 if found and not (yield from self._still_holds(lattice.show(start))):
                     break
-                runs = own.spawn(self.runs or (SMALL_RUNS if start.size <= SMALL else 1))
+                runs = spawn(own, self.runs or (SMALL_RUNS if start.size <= SMALL else 1))
                 tries = []
                 for each in runs:
                     tries.append((yield from self._descend(lattice, start, each, seen, course)))
@@ -143,6 +143,11 @@ class Causal:
             settled = yield from settle(visible, larger, np.zeros(int(larger.max()) + 1))
             visible = settled.visible
         return Settled(visible, settled.finished, harm), grain if settled.finished else None
+
+
+def spawn(rng: np.random.Generator, count: int) -> list[np.random.Generator]:
+    """Generators for `count` runs; a single run has the generator itself."""
+    return [rng] if count == 1 else rng.spawn(count)
 
 
 class Seen:
