@@ -199,7 +199,8 @@ def explain_many(
         if progress is not None:
             job = jobs[index]
             share = job.course.pixels / job.course.visible.size
-            progress(Status(job.picture.name, index, job.course.stage, calls + 1, request.max_calls, share, job.course.visible))
+            course = job.course
+            progress(Status(job.picture.name, index, course.stage, calls + 1, request.max_calls, share, course.visible))
 
     engine = Engine(classifier, batch_size=batch_size, watch=watch)
 
