@@ -2,6 +2,8 @@
 
     python examples/endpoint.py
 
+For a service with a protocol of its own; one that speaks the Open Inference Protocol needs no code: `--model oip:URL`.
+
 `ask_service` stands for a request to somebody's server. It gets a batch of pictures and returns names; replace its body by
 yours. `max_calls` limits the calls: when it is spent, the best explanation so far comes back, marked so. Four pictures more
 are sent at the very start, to find out what kind of answer the function gives.

@@ -55,6 +55,7 @@ def compare(
     batch_size: options.BatchSize = None,
     threads: options.Threads = None,
     half: options.Half = False,
+    endpoint: options.Endpoint = None,
 ) -> None:
     """Run several methods on one picture and compare what they find.
 
@@ -82,6 +83,7 @@ def compare(
         batch_size=batch_size,
         threads=threads,
         half=half,
+        endpoint=endpoint or (),
     )
     classifier = loading.load(model)
     with Watch(title=image.name, quiet=as_json) as watch:

@@ -69,7 +69,15 @@ def print_summary(explanation: "Explanation", folder: Path) -> None:
     """What was found, checked and spent, and where the files are."""
     from rich.text import Text
 
-    from becausal.render.wording import name_points, say_checks, say_confidence, say_count, say_share, say_stopped
+    from becausal.render.wording import (
+        name_points,
+        say_checks,
+        say_confidence,
+        say_count,
+        say_money,
+        say_share,
+        say_stopped,
+    )
 
     console = open_console()
     points, origin = name_points(explanation), explanation.origin
@@ -89,7 +97,8 @@ def print_summary(explanation: "Explanation", folder: Path) -> None:
     for check in checks:
         said = Text(f"{check.answer:<{width}}", style=f"not dim {_STYLES[check.holds]}".strip())
         facts.append((check.name, said.append(f"  {check.meaning}", style="dim default")))
-    cost = f"{say_count(explanation.calls, 'call')}, {explanation.seconds:.1f} s, method {origin.method}"
+    spent = [say_count(explanation.calls, "call"), say_money(explanation), f"{explanation.seconds:.1f} s"]
+    cost = ", ".join([*filter(None, spent), f"method {origin.method}"])
     facts += [("cost", cost), ("files", f"{folder}/  (open report.html)")]
     facts += [("note", note) for note in explanation.notes]
     if stopped := say_stopped(explanation):

@@ -34,6 +34,7 @@ def inspect(
     batch_size: options.BatchSize = None,
     threads: options.Threads = None,
     half: options.Half = False,
+    endpoint: options.Endpoint = None,
 ) -> None:
     """Show how a model will be read, and what it says of a picture.
 
@@ -55,6 +56,7 @@ def inspect(
         batch_size=batch_size,
         threads=threads,
         half=half,
+        endpoint=endpoint or (),
     )
     classifier = loading.load(model)
     top = classify(image, classifier) if image is not None else None

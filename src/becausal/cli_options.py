@@ -1,6 +1,7 @@
 """Options that several commands share: which model, and how it is read."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,7 +19,7 @@ _PANEL = "The model"
 
 SPEC_HELP = (
     "What to ask: FILE.onnx, torch:FILE.py:BUILD, python:FILE.py:PREDICT, hf:NAME, timm:NAME, torchvision:NAME, "
-    "keras:FILE or bundled. See: becausal models."
+    "keras:FILE, oip:URL or bundled. See: becausal models."
 )
 
 
@@ -92,6 +93,17 @@ Threads = Annotated[
 Half = Annotated[
     bool, typer.Option("--half", rich_help_panel=_PANEL, help="Run a torch model in half precision (cuda only).")
 ]
+Endpoint = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--endpoint",
+        metavar="KEY=VALUE",
+        rich_help_panel=_PANEL,
+        help="An option of an oip: model, given once for each: token_env=VARIABLE, 'header=NAME: VALUE', ca=FILE, "
+        "timeout=S, deadline=S, retries=N, rate=N (requests/s), price=N (a picture), cache=DIR|none, cache_mb=N, "
+        "binary=yes|no, input=, output=, shape=, datatype=, layout=.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout and nothing else.")]
 
 
@@ -107,9 +119,10 @@ class Loading:
     batch_size: int | None = None
     threads: int | None = None
     half: bool = False
+    endpoint: Sequence[str] = ()
 
-    def load(self, spec: str) -> "Classifier":
-        """The model of that spec."""
+    def load(self, spec: str, *, afresh: bool = False) -> "Classifier":
+        """The model of that spec; afresh: every question must reach it, no kept answer will do."""
         from becausal.classifiers import load_model
 
         if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", self.device):
@@ -124,11 +137,14 @@ class Loading:
             batch_size=self.batch_size,
             threads=self.threads,
             half=self.half,
+            endpoint=(*self.endpoint, "cache=none") if afresh and spec.startswith("oip:") else self.endpoint,
         )
 
     def over(self, saved: dict[str, Any]) -> "Loading":
-        """These options where they were given, else those that were saved."""
+        """These options where they were given, else those that were saved; options of an endpoint are added to them."""
         plain = Loading()
         mine = {f.name: getattr(self, f.name) for f in fields(self)}
         given = {name: value for name, value in mine.items() if value != getattr(plain, name)}
+        if self.endpoint:
+            given["endpoint"] = (*saved.get("endpoint", ()), *self.endpoint)
         return Loading(**({key: value for key, value in saved.items() if key in mine} | given))

@@ -30,6 +30,7 @@ def verify(
     batch_size: options.BatchSize = None,
     threads: options.Threads = None,
     half: options.Half = False,
+    endpoint: options.Endpoint = None,
 ) -> None:
     """Ask the model every claim of a saved explanation again.
 
@@ -52,6 +53,7 @@ def verify(
         batch_size=batch_size,
         threads=threads,
         half=half,
+        endpoint=endpoint or (),
     )
     explanation = Explanation.load(folder)
     classifier = load_again(explanation, model, given)
@@ -69,9 +71,9 @@ def load_again(explanation: "Explanation", model: str | None, given: options.Loa
     """The model named on the command line, or that of the record with the options it was loaded with."""
     saved = explanation.origin
     if model is not None:
-        return given.load(model)
+        return given.load(model, afresh=True)
     try:
-        return given.over(saved.loading).load(saved.model)
+        return given.over(saved.loading).load(saved.model, afresh=True)
     except ModelError as error:
         raise ModelError(f"the model of the record cannot be loaded, give another with --model: {error}") from error
 

@@ -5,12 +5,13 @@ load_model("torch:net.py:build")                an nn.Module that build() return
 load_model("python:net.py:predict")             any function from a batch of pictures to scores, or just labels
 load_model("hf:google/vit-base-patch16-224")    Hugging Face, by name or folder
 load_model("timm:resnet50"), load_model("torchvision:resnet50"), load_model("keras:net.keras")
+load_model("oip:http://host:8000/v2/models/net") a model that can only be called, by the Open Inference Protocol
 load_model("bundled")                           the small classifier of the package's own scenes
 """
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ KINDS: dict[str, Kind] = {
     "timm": Kind("timm_hub", "timm", "timm:NAME", "a pretrained model of timm"),
     "torchvision": Kind("torchvision_hub", "torchvision", "torchvision:NAME", "a pretrained model of torchvision"),
     "keras": Kind("keras_file", "keras", "keras:FILE.keras", "a saved Keras model"),
+    "oip": Kind("oip", None, "oip:http://HOST/v2/models/NAME", "an endpoint of the Open Inference Protocol"),
     "bundled": Kind("bundled", None, "bundled", "the small classifier of the package's own scenes"),
 }
 
@@ -58,12 +60,14 @@ def load_model(
     batch_size: int | None = None,
     threads: int | None = None,
     half: bool = False,
+    endpoint: Mapping[str, Any] | Sequence[str] | None = None,
 ) -> Classifier:
     """The classifier a spec names.
 
     labels: a file or a list. preprocess: a preset (imagenet, tf, caffe, unit, raw) or a TOML file. resize: 256, squash,
     squash:256. output: probabilities, logits, multilabel, multilabel-logits or labels. What is not said comes from the
-    model's own metadata, from a TOML file next to it, or is assumed and noted in `info.notes`.
+    model's own metadata, from a TOML file next to it, or is assumed and noted in `info.notes`. endpoint: options of an
+    `oip:` model, as {"timeout": 10, "price": 0.002}; see `endpoint.EndpointOptions`.
     Raises ModelError for a spec that names no model, MissingExtraError for a library that is not installed.
     """
     kind, target = _split(str(spec))
@@ -77,7 +81,10 @@ def load_model(
         batch_size=batch_size,
         threads=threads,
         half=half,
+        endpoint=endpoint,
     )
+    if settings.endpoint and kind != "oip":
+        raise OptionError(f"endpoint options are for oip: models, not for {kind}")
     module = importlib.import_module(f"becausal.classifiers.{KINDS[kind].module}")
     classifier: Classifier = module.load(target, settings)
     return classifier
@@ -94,6 +101,7 @@ def as_classifier(
     batch_size: int | None = None,
     threads: int | None = None,
     half: bool = False,
+    endpoint: Mapping[str, Any] | Sequence[str] | None = None,
 ) -> Classifier:
     """A classifier from a spec, a torch module, a Keras model, a function, or one that is a classifier already.
 
@@ -111,6 +119,7 @@ def as_classifier(
             batch_size=batch_size,
             threads=threads,
             half=half,
+            endpoint=endpoint,
         )
     settings = gather_settings(
         labels=labels,
@@ -121,7 +130,10 @@ def as_classifier(
         batch_size=batch_size,
         threads=threads,
         half=half,
+        endpoint=endpoint,
     )
+    if settings.endpoint:
+        raise OptionError("endpoint options are for oip: models")
     if isinstance(model, Classifier):
         if settings != Settings():
             raise OptionError("this classifier is made already: give its options where it is made")

@@ -5,12 +5,13 @@ Keys of the file: `preprocess` (a preset), or `mean`, `std`, `scale`, `order` ("
 """
 
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
 from becausal.classifiers.compose import Layout
+from becausal.classifiers.endpoint import as_words, kept_words
 from becausal.classifiers.labels import read_labels
 from becausal.classifiers.preprocess import (
     Interpolation,
@@ -46,6 +47,7 @@ class Settings:
     batch_size: int | None = None
     threads: int | None = None
     half: bool = False
+    endpoint: tuple[str, ...] = field(default=(), repr=False)  # key=value words, which may hold secrets
     loading: tuple[tuple[str, Any], ...] = ()  # the options as they were given, for the record
 
     def __post_init__(self) -> None:
@@ -80,6 +82,7 @@ def gather_settings(
     batch_size: int | None = None,
     threads: int | None = None,
     half: bool = False,
+    endpoint: Mapping[str, Any] | Sequence[str] | None = None,
 ) -> Settings:
     """The settings that options and the TOML file next to `file` add up to; options win.
 
@@ -111,6 +114,7 @@ def gather_settings(
         batch_size=batch_size,
         threads=threads,
         half=half,
+        endpoint=as_words(endpoint),
         loading=_record(
             labels=labels,
             preprocess=preprocess,
@@ -119,6 +123,7 @@ def gather_settings(
             output=output,
             batch_size=batch_size,
             half=half or None,
+            endpoint=kept_words(as_words(endpoint)) or None,
         ),
     )
 
@@ -161,7 +166,7 @@ def _record(**options: Any) -> tuple[tuple[str, Any], ...]:
             return value
         return f"{len(value)} names" if isinstance(value, Sequence) else str(value)
 
-    return tuple((key, plain(value)) for key, value in options.items() if value is not None)
+    return tuple((key, value if key == "endpoint" else plain(value)) for key, value in options.items() if value is not None)
 
 
 def _numbers(said: dict[str, Any]) -> Normalisation | None:
