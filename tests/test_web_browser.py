@@ -1,0 +1,290 @@
+"""The page in a real browser, Chromium without a window: what a person does on it, with the pointer and with the keyboard.
+
+Set BECAUSAL_SCREENSHOTS to a folder to keep the screenshots.
+"""
+
+import io
+import os
+import re
+import shutil
+import zipfile
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from PIL import Image
+
+from becausal.scenes import make_scene
+from web_serving import serving
+
+pytest.importorskip("gradio", reason="gradio is not installed: pip install 'becausal[web]'")
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the PATH: apt-get install chromium")
+
+DONE = "#bc-stage [data-state=done]"
+PATIENCE = 60_000  # milliseconds; the machine may be busy
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("served"), "--max-upload", "1") as port:
+        yield port
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser, port):
+    """Opens the page; afterwards nothing may have left this machine, and nothing may have gone wrong in the script."""
+    contexts, asked, wrong = [], [], []
+
+    def open_page(**options):
+        context = browser.new_context(**({"viewport": {"width": 1400, "height": 1000}} | options))
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE)
+        page.on("request", lambda request: asked.append(request.url))
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+        page.goto(f"http://127.0.0.1:{port}/")
+        page.wait_for_selector("#bc-label input")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert asked
+    assert {urlsplit(url).netloc for url in asked if not url.startswith(("data:", "blob:"))} == {f"127.0.0.1:{port}"}
+    assert [text for text in wrong if "400 (Bad Request)" not in text] == []  # that one says a picture was refused
+
+
+@pytest.fixture(scope="module")
+def bus(tmp_path_factory):
+    path = tmp_path_factory.mktemp("pictures") / "my bus.png"
+    Image.fromarray(make_scene(1025, label="bus").picture).save(path)
+    return path
+
+
+def choose(page, path):
+    page.set_input_files("#bc-picture input[type=file]", path)
+    page.wait_for_selector(f"#bc-picture .bc-name:has-text('{Path(path).name}')")
+
+
+def explain(page):
+    page.click("#bc-go")
+    page.wait_for_selector(DONE)
+
+
+def keep(page, name):
+    folder = os.environ.get("BECAUSAL_SCREENSHOTS")
+    picture = page.screenshot(full_page=True)
+    if folder:
+        (Path(folder) / f"{name}.png").write_bytes(picture)
+    return Image.open(io.BytesIO(picture))
+
+
+def set_slider(page, step):
+    """Move the slider as its user does, and return what the page says then."""
+    page.eval_on_selector(
+        "#bc-reveal input", "(e, v) => {e.value = v; e.dispatchEvent(new Event('input', {bubbles: true}))}", str(step)
+    )
+    return page.inner_text("#bc-reveal .bc-answer")
+
+
+COUNT_SHOWN = """canvas => {
+  const data = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+  let shown = 0;
+  for (let i = 0; i < data.length; i += 4) shown += !(data[i] === 128 && data[i + 1] === 128 && data[i + 2] === 128);
+  return shown;
+}"""
+
+
+def test_upload_explain_slide_choose_a_pixel_and_download(visit, bus, tmp_path):
+    page = visit()
+    assert page.inner_text("h1") == "becausal"
+    choose(page, bus)
+    assert "bus" in page.inner_text("#bc-label label:first-of-type")
+    explain(page)
+    assert re.search(r"The classifier says bus .* of the pixels alone are enough", page.inner_text(".bc-say"))
+    assert "sufficient: yes" in page.inner_text(".bc-checks")
+
+    page.wait_for_function("document.querySelector('#bc-reveal .bc-answer').textContent.includes('bus')")
+    last = int(page.get_attribute("#bc-reveal input", "max"))
+    assert page.inner_text("#bc-reveal .bc-answer").count("bus") == 1
+    few, all_of_it = set_slider(page, 0), set_slider(page, last)
+    assert "100 % (16,384 pixels): bus (>0.99)" in all_of_it.replace("\N{NO-BREAK SPACE}", " ")
+    assert page.eval_on_selector("#bc-reveal canvas", COUNT_SHOWN) > 16_000
+    assert few != all_of_it
+    set_slider(page, 0)
+    assert page.eval_on_selector("#bc-reveal canvas", COUNT_SHOWN) <= 20
+    page.focus("#bc-reveal input")
+    page.keyboard.press("ArrowRight")
+    assert page.inner_text("#bc-reveal .bc-answer") != few
+
+    pixels = page.locator(".bc-pixels")
+    row, column = int(pixels.get_attribute("data-row")), int(pixels.get_attribute("data-column"))
+    size = pixels.bounding_box()
+    place = {"x": (column + 0.5) / 128 * size["width"], "y": (row + 0.5) / 128 * size["height"]}
+    pixels.click(position=place)
+    page.wait_for_selector(f"#bc-witness [data-row='{row}'][data-column='{column}'][data-part=true]")
+    said = page.inner_text("#bc-witness")
+    assert "With it: bus" in said
+    assert "Without it:" in said
+    pixels.click(position={"x": 20, "y": 20})
+    page.wait_for_selector("#bc-witness [data-part=false]")
+
+    with page.expect_download() as fetched:
+        page.click("#bc-stage a[download]")
+    fetched.value.save_as(tmp_path / "answer.zip")
+    names = {Path(name).name for name in zipfile.ZipFile(tmp_path / "answer.zip").namelist()}
+    assert names == {"explanation.json", "arrays.npz", "explanation.png", "heatmap.png", "report.html"}
+
+
+def test_the_explanation_shrinks_live_and_stop_keeps_the_best(visit, bus):
+    page = visit()
+    choose(page, bus)
+    page.click("#bc-model input")
+    page.get_by_role("option", name="python:slow.py:predict").click()
+    page.wait_for_selector("#bc-picture [data-model='python:slow.py:predict']")
+    page.click("#bc-go")
+    sizes, calls = [], []
+    while len(set(sizes)) < 3:
+        page.wait_for_selector("#bc-stage [data-state=running][data-size]")
+        now = page.eval_on_selector("#bc-stage section", "e => [Number(e.dataset.size), Number(e.dataset.calls)]")
+        sizes.append(now[0])
+        calls.append(now[1])
+        page.wait_for_timeout(100)
+    assert sizes == sorted(sizes, reverse=True)
+    assert calls == sorted(calls)
+    assert page.locator("#bc-stage figure img").count() == 2
+    assert page.is_disabled("#bc-go")
+    page.click("#bc-stop")
+    page.wait_for_selector(DONE)
+    assert "Cut short" in page.inner_text("#bc-stage")
+    assert page.is_enabled("#bc-go")
+
+
+GIVE = """async ([kind, name]) => {
+  const canvas = document.createElement('canvas');
+  canvas.width = canvas.height = 64;
+  const blob = await new Promise(done => canvas.toBlob(done));
+  const data = new DataTransfer();
+  data.items.add(new File([blob], name, {type: 'image/png'}));
+  const event = kind === 'drop' ? new DragEvent('drop', {dataTransfer: data, bubbles: true, cancelable: true})
+    : new ClipboardEvent('paste', {clipboardData: data, bubbles: true});
+  document.querySelector('#bc-picture .bc-drop').dispatchEvent(event);
+}"""
+
+
+def test_a_picture_can_be_dropped_and_pasted(visit):
+    page = visit()
+    for kind in ("drop", "paste"):
+        page.evaluate(GIVE, [kind, f"{kind}.png"])
+        page.wait_for_selector(f"#bc-picture .bc-name:has-text('{kind}.png')")
+
+
+def test_bad_uploads_are_said_and_the_picture_stays(visit, bus, tmp_path):
+    page = visit()
+    choose(page, bus)
+    (tmp_path / "note.png").write_text("this is no picture")
+    page.set_input_files("#bc-picture input[type=file]", tmp_path / "note.png")
+    page.wait_for_selector("#bc-picture .bc-error:has-text('note.png is no picture')")
+    (tmp_path / "large.png").write_bytes(bytes(1_100_000))
+    page.set_input_files("#bc-picture input[type=file]", tmp_path / "large.png")
+    page.wait_for_selector("#bc-picture .bc-error:has-text('at most 1 MB')")
+    assert page.inner_text("#bc-picture .bc-name") == "my bus.png"
+    explain(page)  # it is still the picture that is explained
+    assert "my bus.png" in page.get_attribute("#bc-stage section", "data-result")
+
+
+def test_several_explanations_and_two_methods_side_by_side(visit):
+    page = visit()
+    page.click("#bc-picture [data-example='1']")
+    page.wait_for_selector("#bc-picture .bc-name:has-text('house.png')")
+    page.click("button:has-text('More choices')")
+    page.click("#bc-several label:has-text('2')")
+    explain(page)
+    page.wait_for_selector("#bc-others figure >> nth=1")
+    assert "Each of these alone is enough" in page.inner_text("#bc-others")
+    page.get_by_role("tab", name="Comparison").click()
+    page.click("#bc-other input")
+    page.get_by_role("option", name="centre").click()
+    page.click("#bc-compare")
+    page.wait_for_selector("#bc-compared [data-methods='causal,centre']")
+    assert page.locator("#bc-compared figure img").count() == 4
+    assert "insertion" in page.inner_text("#bc-compared table")
+
+
+def test_all_of_it_can_be_done_with_the_keyboard(visit):
+    page = visit()
+    reached = []
+
+    def tab_to(selector):
+        for _ in range(60):
+            page.keyboard.press("Tab")
+            reached.append(page.evaluate("document.activeElement.outerHTML.slice(0, 80)"))
+            if page.evaluate("s => document.activeElement.matches(s)", selector):
+                return
+        raise AssertionError(f"{selector} was not reached: {reached}")
+
+    tab_to("#bc-picture input[type=file]")
+    tab_to("[data-example='1']")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#bc-picture .bc-name:has-text('house.png')")
+    page.wait_for_selector("#bc-label label:has-text('house')")
+    page.evaluate("document.activeElement.blur()")
+    tab_to("#bc-go")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(DONE)
+    tab_to(".bc-pixels")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#bc-witness [data-part=true]")
+    for key in ("ArrowUp",) * 60:
+        page.keyboard.press(key)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#bc-witness [data-row='0'][data-part=false]")
+    tab_to("#bc-stage a[download]")
+    tab_to("#bc-reveal input")
+
+
+def test_two_pages_have_their_own_pictures(visit, bus):
+    mine, yours = visit(), visit()
+    choose(mine, bus)
+    yours.click("#bc-picture [data-example='2']")
+    yours.wait_for_selector("#bc-picture .bc-name:has-text('sailboat.png')")
+    mine.click("#bc-go")
+    explain(yours)
+    mine.wait_for_selector(DONE)
+    assert "my bus.png" in mine.get_attribute("#bc-stage section", "data-result")
+    assert "sailboat.png" in yours.get_attribute("#bc-stage section", "data-result")
+
+
+@pytest.mark.parametrize(("width", "height"), [(1400, 1000), (390, 844)], ids=["wide", "narrow"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_looks_right(visit, scheme, width, height):
+    page = visit(viewport={"width": width, "height": height}, color_scheme=scheme)
+    page.click("#bc-picture [data-example='1']")
+    page.wait_for_selector("#bc-picture .bc-name:has-text('house.png')")
+    explain(page)
+    page.wait_for_function("document.querySelector('#bc-reveal .bc-answer').textContent.includes('house')")
+    page.focus(".bc-pixels")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#bc-witness figure >> nth=1")
+    picture = keep(page, f"serve-{'wide' if width > 700 else 'narrow'}-{scheme}")
+    corner = picture.convert("L").getpixel((3, 3))
+    assert corner < 60 if scheme == "dark" else corner > 200
+    assert picture.width == width  # nothing is wider than the screen
+    if width < 700:
+        page.get_by_role("tab", name="Comparison").click()
+        page.click("#bc-other input")
+        page.get_by_role("option", name="centre").click()
+        page.click("#bc-compare")
+        page.wait_for_selector("#bc-compared [data-state=done]")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width

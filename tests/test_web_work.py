@@ -1,0 +1,801 @@
+"""The page's workings without a page: jobs and their line, sessions, pictures, questions, pieces of HTML, the guard."""
+
+import asyncio
+import io
+import json
+import threading
+import time
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import becausal
+from becausal.api import Status
+from becausal.cli_options import Loading
+from becausal.cli_serve import load_models, name_model
+from becausal.contracts import Classifier
+from becausal.errors import ImageError, InputError, ModelError, OptionError
+from becausal.images import load_image
+from becausal.scenes import make_scene
+from becausal.web import answers, closeups, parts
+from becausal.web.guard import Guard, Refusal, name_of, read_event
+from becausal.web.limits import Limits
+from becausal.web.pictures import EXAMPLES, Upload, clean_name, draw_examples, read_picture
+from becausal.web.questions import (
+    Contest,
+    Search,
+    Wish,
+    ask_reveal,
+    ask_witness,
+    choose_model,
+    classify_view,
+    offer_fills,
+    offer_methods,
+    refuse_misfits,
+)
+from becausal.web.sessions import UNCLAIMED, Found, Sessions
+from becausal.web.work import Desk, Job
+
+LIMITS = Limits()
+
+
+def png(pixels):
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def status(calls, visible):
+    return Status("x", 0, "search", calls, None, float(visible.mean()), visible)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return becausal.load_model("bundled")
+
+
+@pytest.fixture(scope="module")
+def scene():
+    return Upload("bus.png", png(make_scene(1025, label="bus").picture))
+
+
+@pytest.fixture(scope="module")
+def found(model, scene):
+    picture = read_picture(scene, LIMITS)
+    return becausal.explain(picture.pixels, model, confidence=0.9, grain=4)
+
+
+# ---------------------------------------------------------------- jobs
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_a_job_keeps_what_its_task_returns():
+    job = Job(lambda progress: 7, LIMITS)
+    job.run()
+    assert (job.state, job.result, job.error) == ("done", 7, "")
+    assert job.ended.is_set()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OptionError("one\n line"), "one line"),
+        (KeyboardInterrupt(), "stopped before anything was found"),
+        (MemoryError(), "there was not enough memory for this"),
+        (ZeroDivisionError("by 0"), "unexpected ZeroDivisionError: by 0"),
+    ],
+)
+def test_whatever_a_task_raises_becomes_a_line(error, said):
+    def task(progress):
+        raise error
+
+    job = Job(task, LIMITS)
+    job.run()
+    assert (job.state, job.result, job.error) == ("failed", None, said)
+
+
+def test_a_stop_interrupts_the_search_once_and_its_result_is_kept():
+    raised = 0
+
+    def task(progress):
+        nonlocal raised
+        for calls in range(1, 6):
+            try:
+                progress(status(calls, np.ones((2, 2), bool)))
+            except KeyboardInterrupt:
+                raised += 1
+            if calls == 2:
+                job.stop()
+        return "best so far"
+
+    job = Job(task, LIMITS)
+    job.run()
+    assert (job.result, raised) == ("best so far", 1)
+    assert job.live.calls == 5
+
+
+def test_a_job_that_is_stopped_in_line_never_begins():
+    begun = []
+    job = Job(begun.append, LIMITS)
+    job.stop()
+    job.run()
+    assert (job.state, begun) == ("failed", [])
+
+
+@pytest.mark.parametrize(("seconds", "silence", "looks"), [(50.0, 1e9, True), (1e9, 50.0, False)])
+def test_a_search_that_takes_too_long_or_is_not_watched_is_stopped(seconds, silence, looks):
+    clock = Clock()
+
+    def task(progress):
+        for calls in range(1, 100):
+            clock.now += 10
+            if looks:
+                job.look()
+            progress(status(calls, np.ones((2, 2), bool)))
+
+    job = Job(task, Limits(seconds=seconds, silence=silence), clock)
+    job.run()
+    assert job.state == "failed"  # this task does not round off
+    assert job.live.calls == 5  # and was told to after 50 seconds
+
+
+def test_the_live_map_says_how_small_a_set_each_pixel_was_part_of():
+    whole, half, quarter = np.ones((2, 4), bool), np.zeros((2, 4), bool), np.zeros((2, 4), bool)
+    half[0], quarter[0, :2] = True, True
+    seen = []
+
+    def task(progress):
+        for calls, visible in enumerate((whole, half, half, quarter), start=1):
+            progress(status(calls, visible))
+            seen.append(job.live)
+
+    job = Job(task, LIMITS)
+    job.run()
+    np.testing.assert_allclose(job.live.depth, [[np.log(4)] * 2 + [np.log(2)] * 2, [0.0] * 4])
+    assert not seen[0].depth.any()  # what was handed out earlier stays as it was
+    assert [live.number for live in seen] == [1, 2, 3, 4]
+
+
+def test_calls_of_the_methods_of_a_comparison_add_up():
+    def task(progress):
+        for calls in (10, 20, 5, 9):
+            progress(status(calls, np.ones((2, 2), bool)))
+
+    job = Job(task, LIMITS)
+    job.run()
+    assert job.live.calls == 29
+
+
+def test_so_many_run_so_many_wait_and_the_rest_are_told():
+    desk, gate = Desk(Limits(workers=2, waiting=3)), threading.Event()
+
+    def task(number):
+        def run(progress):
+            assert gate.wait(30)
+            return number
+
+        return run
+
+    jobs = [desk.submit(task(number)) for number in range(2)]
+    while any(job.state == "waiting" for job in jobs):
+        time.sleep(0.005)
+    jobs += [desk.submit(task(number)) for number in range(2, 5)]
+    assert [job.before for job in jobs[2:]] == [0, 1, 2]
+    with pytest.raises(InputError, match="3 searches are waiting already"):
+        desk.submit(task(9))
+    gate.set()
+    assert all(job.ended.wait(30) for job in jobs)
+    assert [job.result for job in jobs] == [0, 1, 2, 3, 4]
+    desk.close()
+
+
+def test_the_line_is_served_in_order():
+    desk, begun = Desk(Limits(workers=1)), []
+    jobs = [desk.submit(lambda progress, number=number: begun.append(number)) for number in range(20)]
+    assert all(job.ended.wait(30) for job in jobs)
+    assert begun == list(range(20))
+    desk.close()
+
+
+def test_closing_the_desk_stops_what_runs_and_what_waits():
+    desk = Desk(Limits(workers=1))
+    started = threading.Event()
+
+    def endless(progress):
+        started.set()
+        while True:
+            progress(status(1, np.ones((2, 2), bool)))
+            time.sleep(0.005)
+
+    running, waiting = desk.submit(endless), desk.submit(endless)
+    assert started.wait(30)
+    desk.close()
+    assert (running.state, waiting.state) == ("failed", "failed")
+    assert waiting.ended.is_set()
+
+
+# ---------------------------------------------------------------- sessions
+
+
+def test_a_page_has_its_own_things_and_no_others():
+    sessions = Sessions(LIMITS)
+    mine, yours = sessions.of("mine"), sessions.of("yours")
+    mine.upload = Upload("a.png", b"a")
+    assert yours.upload is None
+    assert sessions.of("mine") is mine
+
+
+def test_an_upload_is_taken_once_and_only_by_its_token():
+    sessions = Sessions(LIMITS)
+    token = sessions.put(Upload("a.png", b"a"))
+    assert sessions.take("no such token") is None
+    assert sessions.take(token).name == "a.png"
+    assert sessions.take(token) is None
+    tokens = [sessions.put(Upload(str(i), b"")) for i in range(UNCLAIMED + 1)]
+    assert sessions.take(tokens[0]) is None  # the oldest had to go
+    assert sessions.take(tokens[-1]) is not None
+
+
+def test_old_and_closed_pages_are_forgotten_and_their_searches_stopped():
+    clock = Clock()
+    sessions = Sessions(Limits(idle=100, gone=10), clock)
+    job = Job(lambda progress: 1, LIMITS)
+    closed, unused = sessions.of("closed"), sessions.of("unused")
+    closed.job = job
+    token = sessions.put(Upload("a.png", b"a"))
+    sessions.leave("closed")
+    assert job.is_stopping
+    clock.now += 11
+    sessions.tidy()
+    assert len(sessions) == 1
+    assert sessions.of("unused") is unused
+    assert sessions.take(token) is None
+    clock.now += 101
+    sessions.tidy()
+    assert len(sessions) == 0
+
+
+def test_a_page_that_comes_back_is_not_forgotten():
+    clock = Clock()
+    sessions = Sessions(Limits(gone=10), clock)
+    page = sessions.of("page")
+    sessions.leave("page")
+    clock.now += 5
+    assert sessions.of("page") is page
+    clock.now += 11
+    assert sessions.of("page") is page
+
+
+def test_no_more_is_held_than_allowed():
+    sessions = Sessions(Limits(sessions=3, held_bytes=100))
+    for number in range(5):
+        sessions.of(str(number)).upload = Upload("x", bytes(10))
+    assert len(sessions) == 3
+    sessions.of("4").upload = Upload("x", bytes(95))
+    sessions.of("5")
+    assert len(sessions) == 2  # the least recently used went, until it fitted
+
+
+def test_an_answer_is_found_by_its_token_alone(found):
+    sessions = Sessions(LIMITS)
+    page = sessions.of("page")
+    page.found = Found(found)
+    assert sessions.find(page.found.token) is page.found
+    assert sessions.find("x" * 32) is None
+    token = page.found.token
+    page.forget()
+    assert sessions.find(token) is None
+    assert len({Found(found).token for _ in range(100)}) == 100
+
+
+# ---------------------------------------------------------------- pictures
+
+
+def test_an_upload_is_read_as_a_file_would_be(scene, tmp_path):
+    (tmp_path / "bus.png").write_bytes(scene.data)
+    mine, file = read_picture(scene, LIMITS), load_image(tmp_path / "bus.png")
+    assert (mine.name, mine.sha256) == (file.name, file.sha256)
+    np.testing.assert_array_equal(mine.pixels, file.pixels)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"no picture at all",
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
+        b"\x89PNG\r\n\x1a\n",
+        b"\x93NUMPY\x01\x00",
+    ],
+    ids=["empty", "text", "postscript", "png without a body", "npy"],
+)
+def test_what_is_no_picture_is_refused(data):
+    with pytest.raises(ImageError, match=r"x\.png is no picture"):
+        read_picture(Upload("x.png", data), LIMITS)
+
+
+def test_a_damaged_picture_is_refused():
+    data = png(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8))
+    with pytest.raises(ImageError, match=r"x\.png cannot be decoded"):
+        read_picture(Upload("x.png", data[: len(data) // 2]), LIMITS)
+
+
+def test_a_picture_with_too_many_pixels_is_refused_before_it_is_decoded():
+    buffer = io.BytesIO()
+    Image.new("1", (7000, 6000)).save(buffer, "PNG")
+    assert len(buffer.getvalue()) < 20_000
+    with pytest.raises(ImageError, match="at most 40 million"):
+        read_picture(Upload("bomb.png", buffer.getvalue()), LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("name", "clean"),
+    [
+        ("bus.png", "bus.png"),
+        ("../../etc/passwd", "passwd"),
+        ("C:\\pictures\\a.jpg", "a.jpg"),
+        ("a\nb\x00.png", "a b .png"),
+        ("", "picture"),
+        ("x" * 100 + ".png", "x" * 40 + "…" + "x" * 12 + ".png"),
+    ],
+)
+def test_a_name_is_only_something_to_show(name, clean):
+    assert clean_name(name) == clean
+
+
+def test_the_examples_are_what_they_are_called(model):
+    examples = draw_examples()
+    assert len(examples) == len(EXAMPLES)
+    for example in examples:
+        top = classify_view(read_picture(example, LIMITS), model)
+        assert f"{top[0][1]}.png" == example.name
+
+
+# ---------------------------------------------------------------- questions
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        Wish(method="/etc/passwd"),
+        Wish(fill="image:/etc/passwd"),
+        Wish(fill="#123456"),
+        Wish(label_id=77),
+        Wish(share=0.123),
+        Wish(grain=1),
+        Wish(several=100),
+        Wish(max_calls=10**9),
+        Wish(max_calls=0),
+    ],
+    ids=str,
+)
+def test_what_was_not_offered_is_refused(model, wish):
+    top = ((0, "bus", 0.9), (1, "sailboat", 0.1))
+    with pytest.raises(OptionError):
+        wish.request(top, model, 128, LIMITS)
+
+
+def test_a_wish_becomes_a_request(model):
+    top = ((3, "fish", 0.9), (1, "sailboat", 0.1))
+    request = Wish(label_id=1, share=0.5, grain=16, several=2, max_calls=500).request(top, model, 128, LIMITS)
+    assert (request.target, request.top, request.confidence, request.grain) == (1, 2, 0.5, 8)
+    assert (request.several, request.max_calls, request.fills) == (2, 500, ("grey",))
+    assert Wish(method="rise", several=2).request(top, model, 128, LIMITS).several == 1
+
+
+def test_no_fill_that_reads_a_file_is_offered():
+    assert "grey" in offer_fills()
+    assert not [fill for fill in offer_fills() if ":" in fill]
+
+
+def test_methods_that_look_inside_are_offered_only_where_one_can():
+    blind = becausal.classifiers.as_classifier(
+        lambda batch: np.stack([batch.mean((1, 2, 3)), batch.max((1, 2, 3))], 1) / 255
+    )
+    assert "causal" in offer_methods(blind)
+    assert "grad-cam" not in offer_methods(blind)
+
+
+def test_a_model_is_one_of_the_operators(model):
+    assert choose_model({"bundled": model}, "bundled") is model
+    with pytest.raises(OptionError):
+        choose_model({"bundled": model}, "python:evil.py:predict")
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        ("/home/me/secret/net.onnx", "net.onnx"),
+        ("python:/home/me/net.py:predict", "python:net.py:predict"),
+        ("oip:http://host:8080/v2/models/cats", "oip:cats"),
+        ("hf:google/vit-base-patch16-224", "hf:vit-base-patch16-224"),
+    ],
+)
+def test_a_model_is_shown_without_the_folder_it_lies_in(spec, name):
+    assert name_model(spec, {}) == name
+    assert name_model(spec, {name: None}) == f"{name} (2)"
+
+
+def test_the_models_stand_in_the_operators_order():
+    given = load_models(["bundled"], Loading())
+    assert list(given) == ["bundled"]
+    assert list(load_models([], Loading())) == ["bundled"]
+    with pytest.raises(ModelError):
+        load_models(["nonsense"], Loading())
+
+
+class Misfit:
+    """A classifier of volumes."""
+
+    def __init__(self, model):
+        from dataclasses import replace
+
+        self._model = model
+        self.info = replace(model.info, channels=1)
+
+    def __getattr__(self, name):
+        return getattr(self._model, name)
+
+
+def test_a_model_without_colour_pictures_has_no_place_on_the_page(model):
+    refuse_misfits(model, "bundled")
+    assert isinstance(Misfit(model), Classifier)
+    with pytest.raises(OptionError, match="takes no colour pictures"):
+        refuse_misfits(Misfit(model), "scan.onnx")
+
+
+def test_a_search_on_an_upload_is_what_explain_gives(model, scene, found):
+    top = classify_view(read_picture(scene, LIMITS), model)
+    search = Search(scene, model, Wish(share=0.9).request(top, model, 128, LIMITS), LIMITS)
+    job = Job(search, LIMITS)
+    job.run()
+    assert job.error == ""
+    explanation = job.result.explanation
+    np.testing.assert_array_equal(explanation.visible, found.visible)
+    assert explanation.origin.image == "bus.png"
+    assert search.view.shape == (128, 128, 3)
+    assert job.live.calls > 10
+    assert job.live.depth.shape == (128, 128)
+
+
+def test_a_search_that_is_stopped_keeps_its_best_so_far(model, scene):
+    top = classify_view(read_picture(scene, LIMITS), model)
+    search = Search(scene, model, Wish(share=0.9).request(top, model, 128, LIMITS), LIMITS)
+
+    def task(progress):
+        def stopping(now):
+            if now.size < 0.5:
+                job.stop()
+            progress(now)
+
+        return search(stopping)
+
+    job = Job(task, LIMITS)
+    job.run()
+    explanation = job.result.explanation
+    assert explanation.stopped_by == "interrupt"
+    assert explanation.checks.sufficient
+    assert explanation.size < 0.5
+
+
+def test_a_contest_compares_two_methods(model, scene):
+    top = classify_view(read_picture(scene, LIMITS), model)
+    request = Wish(max_calls=300).request(top, model, 128, LIMITS)
+    comparison = Contest(scene, model, ("causal", "centre"), request, LIMITS)(lambda now: None)
+    assert [row.method for row in comparison.rows] == ["causal", "centre"]
+    assert comparison.first.origin.image == "bus.png"
+    page = answers.draw_comparison(comparison, "t" * 32)
+    check_html(page)
+    assert "causal" in page
+    assert "insertion" in page
+
+
+def test_the_ranking_is_revealed_from_a_few_pixels_to_all(model, found):
+    reveal = ask_reveal(found, model)
+    counts = [step.pixels for step in reveal.steps]
+    assert counts == sorted(set(counts))
+    assert (counts[-1], reveal.steps[-1].share) == (128 * 128, 1.0)
+    assert counts[reveal.start] == found.pixels
+    assert reveal.steps[reveal.start].holds == found.checks.sufficient
+    assert reveal.steps[-1].confidence == pytest.approx(found.confidence, abs=1e-4)
+    for number, step in enumerate(reveal.steps):
+        shown = reveal.entry <= number
+        assert np.count_nonzero(shown) == step.pixels
+        lowest, highest = found.responsibility[shown].min(), found.responsibility[~shown].max(initial=-1)
+        assert lowest >= highest
+
+
+def test_a_witness_keeps_the_target_with_the_pixel_and_loses_it_without(model, found):
+    row, column = answers.first_pixel(found)
+    witness = ask_witness(found, model, row, column)
+    assert (witness.why.part, witness.shown.holds, witness.without.holds) == (True, True, False)
+    page = closeups.draw_witness(found, witness, row, column)
+    check_html(page)
+    assert "With it: " in page
+    outside = ask_witness(found, model, 0, 0)
+    assert (outside.why.part, outside.without) == (False, None)
+    with pytest.raises(OptionError):
+        ask_witness(found, model, 10**6, 0)
+
+
+def test_a_witness_is_shown_from_near_and_its_pixel_is_in_sight():
+    rng = np.random.default_rng(5)
+    for _ in range(200):
+        h, w = rng.integers(4, 60, 2)
+        visible = rng.random((h, w)) < rng.choice([0.002, 0.02, 0.5])
+        row, column = int(rng.integers(h)), int(rng.integers(w))
+        top, left, side = closeups.near(visible, row, column)
+        assert 1 <= side <= min(h, w)
+        assert 0 <= top <= h - side
+        assert 0 <= left <= w - side
+        if np.ptp(np.append(np.nonzero(visible)[0], row)) < side > np.ptp(np.append(np.nonzero(visible)[1], column)):
+            assert top <= row < top + side
+            assert left <= column < left + side
+    small = np.zeros((100, 100), bool)
+    small[50:54, 60:64] = True
+    assert closeups.near(small, 51, 61) == (39, 49, 25)
+
+
+# ---------------------------------------------------------------- pieces of HTML
+
+
+class Nesting(HTMLParser):
+    """Whether every tag is closed, in order, and nothing comes from elsewhere."""
+
+    VOID = frozenset({"img", "input", "polyline", "line"})
+
+    def __init__(self):
+        super().__init__()
+        self.open = []
+        self.images = 0
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        assert tag not in ("script", "iframe", "link")
+        assert not [name for name in given if name.startswith("on")]
+        source = given.get("src") or given.get("href") or "data:image/"
+        assert source.startswith(("data:image/", "download/")), source
+        self.images += tag == "img"
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        pass
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+
+def check_html(page):
+    parser = Nesting()
+    parser.feed(page)
+    parser.close()
+    assert parser.open == []
+    return parser
+
+
+def test_every_piece_is_whole(model, found):
+    from dataclasses import replace
+
+    others = np.zeros_like(found.visible)
+    others[:4, :4] = True
+    several = replace(found, others=(others,), stopped_by="interrupt", notes=("a note",))
+    shot = parts.Shot(found.view, found.visible, np.zeros(found.visible.shape))
+    pages = [
+        parts.draw_start(draw_examples(64), LIMITS, None, ""),
+        parts.draw_start((), LIMITS, Upload("<b>.png", b""), "data:image/png;base64,", note="no <picture>"),
+        parts.draw_welcome(),
+        parts.draw_error("it <went> wrong"),
+        parts.draw_waiting(0),
+        parts.draw_waiting(1),
+        parts.draw_waiting(5),
+        parts.draw_live(None, calls=0, max_calls=None, stage="search", stopping=False),
+        parts.draw_live(shot, calls=10, max_calls=100, stage="verify", stopping=True),
+        answers.draw_found(several, "t" * 32),
+        answers.draw_others(several),
+        closeups.draw_reveal(found, ask_reveal(found, model)),
+        parts.draw_comparing(("causal", "rise"), calls=5, stopping=False),
+    ]
+    for page in pages:
+        check_html(page)
+    assert "1 search is before yours" in pages[5]
+    assert "5 searches are before yours" in pages[6]
+    assert "Cut short" in pages[9]
+    assert check_html(pages[10]).images == 2
+    assert answers.draw_others(found) == ""
+
+
+def test_a_label_or_a_name_cannot_be_markup(found):
+    from dataclasses import replace
+
+    evil = '<img src=x onerror="alert(1)">"\''
+    named = replace(found, label=evil, origin=replace(found.origin, image=evil), notes=(evil,), others=(found.visible,))
+    for page in (answers.draw_found(named, "t" * 32), answers.draw_others(named)):
+        check_html(page)
+        assert evil not in page
+    said = json.loads(read_result(answers.draw_found(named, "t" * 32)))
+    assert (said["label"], said["image"]) == (evil, evil)
+
+
+def read_result(page):
+    from html import unescape
+
+    return unescape(page.split('data-result="')[1].split('"')[0])
+
+
+def test_a_second_label_is_explained_as_a_second_label(model, scene):
+    top = classify_view(read_picture(scene, LIMITS), model)
+    request = Wish(label_id=top[1][0], max_calls=400).request(top, model, 128, LIMITS)
+    answer = Search(scene, model, request, LIMITS)(lambda now: None)
+    assert "is number 2 of what the classifier says" in answers.say_found(answer.explanation)
+
+
+# ---------------------------------------------------------------- the guard
+
+
+def ask_guard(path, *, method="GET", headers=None, body=b"", query=b"", hosts=frozenset({"localhost"}), limits=LIMITS):
+    """The status the guard or, if it lets it through, the app behind it gives; and what the app saw of the body."""
+    seen, sent = [], []
+
+    async def app(scope, receive, send):
+        seen.append((await receive())["body"] if method == "POST" else b"")
+        await send({"type": "http.response.start", "status": 299, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def receive():
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message):
+        sent.append(message)
+
+    given = {b"host": b"localhost:7860", b"content-length": str(len(body)).encode()} | (headers or {})
+    scope = {"type": "http", "path": path, "method": method, "query_string": query, "headers": list(given.items())}
+    asyncio.run(Guard(app, limits=limits, hosts=hosts)(scope, receive, send))
+    names = [name for name, _ in sent[0]["headers"]]
+    assert b"content-security-policy" in names
+    return sent[0]["status"], seen
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/config", "/theme.css", "/assets/index-Dph.js", "/gradio_api/heartbeat/qzvwidl3ki", "/download/" + "a" * 32],
+)
+def test_what_the_page_needs_comes_through(path):
+    assert ask_guard(path)[0] == 299
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/gradio_api/file=/etc/passwd",
+        "/gradio_api/file/etc/passwd",
+        "/gradio_api/proxy=http://example.org",
+        "/assets/../../etc/passwd",
+        "/assets/..\\..\\secret",
+        "/assets/a\x00b",
+        "/static//../x",
+        "/download/../config",
+        "/download/short",
+        "/gradio_api/info",
+        "/gradio_api/runs",
+        "/monitoring",
+        "/gradio_api/upload_progress",
+        "/gradio_api/stream/a/b/1/playlist.m3u8",
+        "/docs",
+        "/openapi.json",
+        "/picture",
+    ],
+)
+def test_everything_else_is_not_there(path):
+    assert ask_guard(path) == (404, [])
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/gradio_api/upload",
+        "/gradio_api/run/explain",
+        "/gradio_api/component_server",
+        "/gradio_api/vibe-edit",
+        "/login",
+        "/",
+    ],
+)
+def test_no_other_door_takes_anything(path):
+    assert ask_guard(path, method="POST", body=b"{}") == (404, [])
+    assert ask_guard(path, method="DELETE")[0] == 405
+
+
+def test_a_stored_page_is_not_read_by_a_name_from_outside():
+    assert ask_guard("/", query=b"deep_link=../../x") == (404, [])
+
+
+def test_another_name_or_another_site_is_refused():
+    assert ask_guard("/", headers={b"host": b"evil.example"})[0] == 421
+    assert ask_guard("/", headers={b"host": b"evil.example"}, hosts=None)[0] == 299
+    event = json.dumps({"session_hash": "abcdefgh", "fn_index": 0, "data": []}).encode()
+    for path in ("/picture", "/gradio_api/queue/join"):
+        assert ask_guard(path, method="POST", body=event, headers={b"origin": b"http://evil.example"})[0] == 403
+        assert ask_guard(path, method="POST", body=event, headers={b"origin": b"http://localhost:7860"})[0] == 299
+
+
+@pytest.mark.parametrize(("host", "name"), [("localhost:1", "localhost"), ("[::1]:80", "::1"), ("A.b", "a.b"), ("", "")])
+def test_the_name_of_a_host(host, name):
+    assert name_of(host) == name
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_what_is_too_large_is_refused(declared):
+    small = Limits(upload_bytes=1000, body_bytes=100)
+    for path, size in (("/picture", 1001), ("/gradio_api/queue/join", 101)):
+        headers = {} if declared else {b"content-length": b"0"}
+        assert ask_guard(path, method="POST", body=bytes(size), headers=headers, limits=small) == (413, [])
+    assert ask_guard("/picture", method="POST", body=bytes(1000), limits=small)[0] == 299
+
+
+def test_a_websocket_is_closed():
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    guard = Guard(None, limits=LIMITS, hosts=None)
+    asyncio.run(guard({"type": "websocket", "path": "/"}, None, send))
+    assert [message["type"] for message in sent] == ["websocket.close"]
+
+
+FILE = {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}
+GOOD = {
+    "session_hash": "abcdefgh",
+    "fn_index": 3,
+    "data": ["a", 1, 0.5, None, True],
+    "event_data": {"row": 1},
+    "trigger_id": 2,
+}
+
+
+def test_an_event_is_passed_on_with_plain_values_only():
+    more = GOOD | {"oauth_token": "x", "simple_format": True, "batched": True, "event_id": "x"}
+    assert read_event(json.dumps(more).encode()) == GOOD
+    status, seen = ask_guard("/gradio_api/queue/join", method="POST", body=json.dumps(more).encode())
+    assert (status, json.loads(seen[0])) == (299, GOOD)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data": [FILE]},
+        {"data": [[FILE]]},
+        {"data": {"0": 1}},
+        {"data": None},
+        {"data": ["x" * 1000]},
+        {"data": [1] * 100},
+        {"event_data": FILE},
+        {"event_data": [1]},
+        {"session_hash": None},
+        {"session_hash": "../../x"},
+        {"fn_index": "0"},
+        {"fn_index": True},
+        {"fn_index": -1},
+    ],
+    ids=str,
+)
+def test_an_event_that_holds_anything_else_is_refused(change):
+    with pytest.raises(Refusal) as refused:
+        read_event(json.dumps(GOOD | change).encode())
+    assert refused.value.status == 400
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b"1", b"[" * 60_000], ids=lambda body: repr(body[:8]))
+def test_what_is_no_event_is_refused(body):
+    assert ask_guard("/gradio_api/queue/join", method="POST", body=body) == (400, [])
