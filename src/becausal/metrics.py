@@ -1,4 +1,4 @@
-"""Numbers that judge a map or an explanation: insertion, deletion, overlap. Pure, or asked as searches.
+"""Numbers that judge a map or an explanation: insertion, deletion, overlap, agreement. Pure, or asked as searches.
 
 Insertion and deletion (Petsiuk, Das and Saenko, 2018), as they are defined here: the pixels of the view are ranked by
 the map, high to low, ties in seeded patches as in `extract`. Prefix k of s holds the first round(k·n/s) of all n
@@ -8,6 +8,7 @@ A good map has a high insertion and a low deletion.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,3 +57,46 @@ def area_under(curve: NDArray[np.float64]) -> float:
 def overlap(visible: Visible, truth: Visible) -> float:
     """The share of the visible pixels that lie in the truth; 0 for a set without pixels."""
     return int(np.count_nonzero(visible & truth)) / max(1, int(np.count_nonzero(visible)))
+
+
+def recall(visible: Visible, truth: Visible) -> float:
+    """The share of the truth that is visible; 0 where there is no truth."""
+    return int(np.count_nonzero(visible & truth)) / max(1, int(np.count_nonzero(truth)))
+
+
+def iou(one: Visible, other: Visible) -> float:
+    """Intersection over union of two sets; 1 where both are empty."""
+    union = int(np.count_nonzero(one | other))
+    return int(np.count_nonzero(one & other)) / union if union else 1.0
+
+
+def top_pixels(saliency: Saliency, count: int, rng: np.random.Generator) -> Visible:
+    """The `count` highest pixels of a map, ties in seeded patches as in `extract`, (*grid,)."""
+    return prefix(ranking(saliency, rng), count, saliency.shape)
+
+
+def points_inside(saliency: Saliency, truth: Visible) -> float:
+    """The pointing game: 1 where the map is highest inside the truth, else 0; of several highest pixels, their share."""
+    highest = saliency == saliency.max()
+    return int(np.count_nonzero(highest & truth)) / int(np.count_nonzero(highest))
+
+
+def ranks(values: NDArray[Any]) -> NDArray[np.float64]:
+    """The rank of every value, (n,), from 1 on; equal values share the mean of their ranks."""
+    _, place, counts = np.unique(np.ravel(values), return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return np.asarray((last - (counts - 1) / 2.0)[place.ravel()], np.float64)
+
+
+def rank_agreement(one: NDArray[Any], other: NDArray[Any]) -> float:
+    """Spearman's rank correlation of two maps, -1 to 1; NaN where one of them is constant."""
+    a, b = ranks(one), ranks(other)
+    a, b = a - a.mean(), b - b.mean()
+    size = float(np.sqrt((a * a).sum() * (b * b).sum()))
+    return float((a * b).sum()) / size if size > 0 else float("nan")
+
+
+def pieces_found(visible: Visible, numbered: NDArray[Any], count: int, *, least: float = 0.05) -> int:
+    """How many of the pieces numbered 1 … count hold at least this share of the visible pixels."""
+    held = np.bincount(numbered[visible].ravel(), minlength=count + 1)[1 : count + 1]
+    return int(np.count_nonzero(held >= max(1.0, least * int(np.count_nonzero(visible)))))

@@ -1,0 +1,132 @@
+"""How a map ranks pixels: insertion, deletion, pointing; and how much it depends on the seed."""
+
+from collections.abc import Sequence
+from itertools import combinations
+
+import numpy as np
+
+from becausal.bench.findings import (
+    CALLS,
+    Column,
+    Findings,
+    Line,
+    Measure,
+    Plot,
+    Row,
+    answered,
+    groups,
+    measure_table,
+    numbers,
+    paired_table,
+)
+from becausal.bench.packing import pack_map, unpack_map, unpack_set
+from becausal.bench.plan import Arm, Bench, Settings, Subject, make_request
+from becausal.bench.pools import usual_pool
+from becausal.contracts import Classifier
+from becausal.engine import Case, Engine
+from becausal.explanation import Explanation
+from becausal.metrics import STEPS, iou, points_inside, rank_agreement, trace_curves
+
+NOTE = "Areas and pointing are means over the seeds of each picture; n counts pictures."
+SEEDS = 3  # runs of each method, seeds one after the other
+MARKS = range(0, STEPS + 1, 5)  # steps whose confidence is kept, for the drawn curves
+
+INSERTION = Measure("insertion", Column("insertion", "number", "high", "area under the confidence as pixels are shown"))
+DELETION = Measure("deletion", Column("deletion", "number", "low", "the same as pixels are hidden"))
+POINTING = Measure("pointing", Column("pointing", "share", "high", "pictures whose map is highest on the object"))
+SAME_SET = Measure("seed_iou", Column("IoU, seeds", "share", "high", "of a picture's explanations under two seeds"))
+SAME_MAP = Measure("seed_rank", Column("rank, seeds", "number", "high", "rank correlation of maps under two seeds"))
+
+
+def make_arms(settings: Settings) -> list[Arm]:
+    """Every method with three seeds."""
+    seeds = range(settings.seed, settings.seed + SEEDS)
+    return [Arm(m, make_request(settings, m, seed=seed), {"seed": seed}) for m in settings.methods for seed in seeds]
+
+
+def measure(subject: Subject, explanation: Explanation, classifier: Classifier) -> Row:
+    """Both curves, and whether the map points at the object; the calls of the curves are not the method's."""
+    case = Case(explanation.view, explanation.backgrounds, explanation.target)
+    search = trace_curves(explanation.responsibility, np.random.default_rng(explanation.origin.seed))
+    curves = Engine(classifier).run(case, search).result
+    row: Row = {"insertion": curves.insertion_area, "deletion": curves.deletion_area}
+    if (thing := subject.truths.get("object")) is not None and thing.any():
+        row["pointing"] = points_inside(explanation.responsibility, thing)
+    row |= {f"in_{k}": float(curves.insertion[k]) for k in MARKS} | {f"out_{k}": float(curves.deletion[k]) for k in MARKS}
+    return row | {"_map": pack_map(explanation.responsibility)}
+
+
+def complete(rows: list[Row]) -> list[Row]:
+    """On the first row of each picture and method: how alike the answers under different seeds are."""
+    found: dict[int, Row] = {}
+    for part in groups(answered(rows), "name", "method").values():
+        pairs = list(combinations(part, 2))
+        if pairs:
+            sets = [iou(unpack_set(a["_shown"]), unpack_set(b["_shown"])) for a, b in pairs]
+            maps = [rank_agreement(unpack_map(a["_map"]), unpack_map(b["_map"])) for a, b in pairs]
+            known = [value for value in maps if value == value]
+            extra = {"seed_iou": round(float(np.mean(sets)), 6)}
+            found[id(part[0])] = extra | ({"seed_rank": round(float(np.mean(known)), 6)} if known else {})
+    return [row | found.get(id(row), {}) for row in rows]
+
+
+def summarise(rows: Sequence[Row]) -> Findings:
+    """Areas for all methods, over all seeds, and the mean curves."""
+    found = answered(rows)
+    has_object = any(row.get("pointing") is not None for row in found)
+    measures = (INSERTION, DELETION, *((POINTING,) if has_object else ()), SAME_SET, SAME_MAP, CALLS)
+    once = [row for row in found if row.get("seed_iou") is not None]
+    tables = (
+        measure_table("methods", "All methods", _means(found, once), measures, note=NOTE),
+        paired_table(found, INSERTION),
+        paired_table(found, DELETION),
+    )
+    plots = tuple(
+        Plot(f"{name}", title, x, "confidence in the label", _curves(found, prefix), "line", "x")
+        for name, title, x, prefix in (
+            ("insertion", "Insertion: pixels shown, best first", "share of pixels shown", "in"),
+            ("deletion", "Deletion: pixels hidden, best first", "share of pixels hidden", "out"),
+        )
+    )
+    return Findings(tuple(t for t in tables if t is not None), plots)
+
+
+def _means(rows: Sequence[Row], once: Sequence[Row]) -> list[Row]:
+    """One row per picture and method: the means over its seeds."""
+    alike = {(row["name"], row["method"]): row for row in once}
+    out = []
+    for (name, method), part in groups(rows, "name", "method").items():
+        row: Row = {"name": name, "method": method}
+        for key in ("insertion", "deletion", "pointing", "calls"):
+            if values := numbers(part, key):
+                row[key] = sum(values) / len(values)
+        kept = alike.get((name, method), {})
+        out.append(row | {key: kept.get(key) for key in ("seed_iou", "seed_rank")})
+    return out
+
+
+def _curves(rows: Sequence[Row], prefix: str) -> tuple[Line, ...]:
+    lines = []
+    for (method,), group in groups(rows, "method").items():
+        values = [numbers(group, f"{prefix}_{k}") for k in MARKS]
+        if all(values):
+            x = tuple(k / STEPS for k in MARKS)
+            lines.append(Line(str(method), x, tuple(float(np.mean(v)) for v in values)))
+    return tuple(lines)
+
+
+BENCH = Bench(
+    name="faithfulness",
+    question="How well does a map rank pixels, does it point at the object, and does it depend on the seed?",
+    paper="Not in the paper; insertion and deletion as RISE defines them.",
+    methods="all",
+    limit=50,
+    collect=usual_pool,
+    arms=make_arms,
+    measure=measure,
+    complete=complete,
+    summarise=summarise,
+    judge="insertion",
+    low=False,
+    truth="object",
+)

@@ -1,0 +1,151 @@
+"""Fetching the published sets from their authors' repository: file by file, checked as a whole, taken up again where it
+stopped."""
+
+import os
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from becausal.errors import NetworkError, OptionError, OutputError
+
+COMMIT = "4f70b2498ee1dc030b4ded0d4bc57447274b9fe0"
+REPOSITORY = "https://github.com/theyoucheng/deepcover"
+ADDRESS = f"https://raw.githubusercontent.com/theyoucheng/deepcover/{COMMIT}/benchmarks"
+THREADS, TRIES, PATIENCE = 8, 3, 30.0  # files at once; attempts at each; seconds to wait for an answer
+
+
+@dataclass(frozen=True)
+class Published:
+    """A set as it was published: its folder, its list, the folder of its pictures, and what all files must hash to.
+
+    sha256: of the text with a line `sha256␠␠relative/path` per file, sorted by path.
+    """
+
+    folder: str
+    listing: str
+    pictures: str
+    files: int
+    sha256: str
+
+
+SETS = {
+    "photobombing": Published(
+        "photobombing", "photobombing_groundtruth.txt", "photobombing_imgs", 2061,
+        "3142725cbe8db3f0685530d5d5c17ae32df99acbe6805ab34ac8ad210ac2dcc8",
+    ),
+    "roaming-panda": Published(
+        "roaming-panda", "roaming_panda_groundtruth_vgg16_mobilenet.csv", "roaming_panda_images_vgg16_mobilenet", 2895,
+        "9337c4bc50f2a7965d027d527b5d8c7608d76d347b4bcdb601687d1c983956f2",
+    ),
+}  # fmt: skip
+
+Watch = Callable[[int, int], None]  # (files there are, files in all)
+
+
+def get_set(name: str, out: Path, *, address: str | None = None, watch: Watch | None = None) -> Path:
+    """Download a published set into a folder and check it; what is there already is not fetched again.
+
+    address: of a mirror with the same layout. Raises NetworkError where something cannot be fetched, OutputError where it
+    cannot be written or is not what was published.
+    """
+    published = SETS.get(name)
+    if published is None:
+        raise OptionError(f"unknown set {name!r}: take one of {', '.join(SETS)}")
+    base = f"{(address or ADDRESS).rstrip('/')}/{published.folder}"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        try:
+            _fetch(f"{base}/{published.listing}", out / published.listing, name, out)
+        except NetworkError:
+            with suppress(OSError):
+                out.rmdir()  # where nothing came, nothing is left
+            raise
+        (out / published.pictures).mkdir(exist_ok=True)
+        names = list_names(out / published.listing)
+        paths = [f"{published.pictures}/{each}" for each in names]
+        with ThreadPoolExecutor(THREADS) as pool:
+            jobs = [pool.submit(_fetch, f"{base}/{path}", out / path, name, out) for path in paths]
+            try:
+                for done, job in enumerate(jobs, start=1):
+                    job.result()
+                    if watch is not None:
+                        watch(done, len(jobs))
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+    except OSError as error:
+        raise OutputError(f"cannot write to {out}: {error.strerror or error}") from None
+    files = [published.listing, *paths]
+    if len(files) != published.files or tree_hash(out, files) != published.sha256:
+        raise OutputError(
+            f"the {len(files):,} files in {out} are not those that were published ({published.files:,}, sha256 "
+            f"{published.sha256[:12]}…): delete the folder and fetch it again"
+        )
+    return out
+
+
+def list_names(listing: Path) -> list[str]:
+    """The pictures a list names, in its order. Raises OutputError for a name that is none."""
+    names = [line.split()[0] for line in listing.read_text(encoding="utf-8").splitlines() if line.strip()]
+    for name in names:
+        if not re.fullmatch(r"\w[\w.-]*", name):
+            raise OutputError(f"{listing} names a picture {name!r}, which is no file name")
+    return list(dict.fromkeys(names))
+
+
+def tree_hash(folder: Path, paths: list[str]) -> str:
+    """The sha256 over the hashes of files, one line `sha256␠␠path` each, sorted by path."""
+    lines = [f"{sha256((folder / path).read_bytes()).hexdigest()}  {path}\n" for path in sorted(paths)]
+    return sha256("".join(lines).encode()).hexdigest()
+
+
+def _fetch(url: str, path: Path, name: str, out: Path) -> None:
+    """One file, whole or not at all; a part that was fetched before is gone on with."""
+    if path.exists() and path.stat().st_size:
+        return
+    part = path.with_name(f".{path.name}.part")
+    for attempt in range(TRIES):
+        try:
+            _download(url, part)
+            os.replace(part, path)
+            return
+        except urllib.error.HTTPError as error:
+            error.close()
+            if error.code == 416:  # the part is longer than the file: begin again
+                part.unlink(missing_ok=True)
+            elif error.code < 500:
+                raise NetworkError(f"{url}: {error.code} {error.reason}; {say_instead(name, out)}") from None
+            reason = f"{error.code} {error.reason}"
+        except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+            reason = str(getattr(error, "reason", error) or error)
+        time.sleep(0.2 * attempt)
+    raise NetworkError(f"cannot reach {url} ({reason}); {say_instead(name, out)}")
+
+
+def _download(url: str, part: Path) -> None:
+    had = part.stat().st_size if part.exists() else 0
+    asked = urllib.request.Request(url, headers={"Range": f"bytes={had}-"} if had else {})
+    with urllib.request.urlopen(asked, timeout=PATIENCE) as answer:
+        with part.open("ab" if answer.status == 206 else "wb") as file:
+            while block := answer.read(1 << 16):
+                file.write(block)
+        wanted = answer.headers.get("Content-Length")
+        got = part.stat().st_size - (had if answer.status == 206 else 0)
+        if wanted is not None and got != int(wanted):
+            raise ConnectionError(f"{got} of {wanted} bytes came")
+
+
+def say_instead(name: str, out: Path) -> str:
+    """What to do where there is no network."""
+    make = "photobombing" if name == "photobombing" else "roaming"
+    return (
+        f"without a network: copy the folder benchmarks/{SETS[name].folder} of {REPOSITORY} to {out} from elsewhere, make "
+        f"a set of your own pictures with becausal data make {make}, or take becausal bench scenes, which needs no data"
+    )

@@ -1,0 +1,42 @@
+"""Sets and maps as short text, so that a row can carry them."""
+
+import zlib
+from base64 import b64decode, b64encode
+
+import numpy as np
+from numpy.typing import NDArray
+
+from becausal.contracts import Saliency, Visible
+
+
+def pack_set(visible: Visible) -> str:
+    """A set, (*grid,), as text; its shape is in front."""
+    shape = "x".join(str(side) for side in visible.shape)
+    return f"{shape}:{_squeeze(np.packbits(visible.ravel()))}"
+
+
+def unpack_set(text: str) -> Visible:
+    """The set behind the text."""
+    head, _, body = text.partition(":")
+    shape = tuple(int(side) for side in head.split("x"))
+    bits = np.unpackbits(np.frombuffer(zlib.decompress(b64decode(body)), np.uint8), count=int(np.prod(shape)))
+    return bits.astype(bool).reshape(shape)
+
+
+def pack_map(saliency: Saliency) -> str:
+    """A map as text, in 256 steps between its lowest and its highest value."""
+    low, high = float(saliency.min()), float(saliency.max())
+    level = (saliency - low) / (high - low) if high > low else np.zeros(saliency.shape)
+    shape = "x".join(str(side) for side in saliency.shape)
+    return f"{shape}:{_squeeze(np.rint(level * 255).astype(np.uint8).ravel())}"
+
+
+def unpack_map(text: str) -> Saliency:
+    """The map behind the text, 0 to 1."""
+    head, _, body = text.partition(":")
+    shape = tuple(int(side) for side in head.split("x"))
+    return np.frombuffer(zlib.decompress(b64decode(body)), np.uint8).reshape(shape) / 255.0
+
+
+def _squeeze(data: NDArray[np.uint8]) -> str:
+    return b64encode(zlib.compress(data.tobytes(), 9)).decode("ascii")

@@ -1,0 +1,118 @@
+"""How sure a number is: bootstrap intervals, paired comparisons, shares within a bound. Pure and seeded."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+RESAMPLES = 2000
+FLIPS = 10_000
+LEVEL = 0.95
+_Z = 1.959963984540054  # the normal quantile that leaves 2.5 % above
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean or a share of n values, with a 95 % interval; NaN without values."""
+
+    mean: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One method less another on the pictures both have: the mean difference, who is lower how often, and p.
+
+    p: how often a mean difference as large would come about if the sign of each were tossed.
+    """
+
+    difference: Estimate
+    lower: int
+    higher: int
+    equal: int
+    p: float
+
+
+def estimate(values: Sequence[float], *, seed: int = 0) -> Estimate:
+    """The mean of values and its bootstrap interval (percentiles of the means of resampled values)."""
+    data = _clean(values)
+    if not len(data):
+        return Estimate(float("nan"), float("nan"), float("nan"), 0)
+    low, high = _interval(_resampled_means(data, np.random.default_rng(seed)))
+    return Estimate(float(data.mean()), low, high, len(data))
+
+
+def estimate_share(flags: Sequence[float], *, seed: int = 0) -> Estimate:
+    """A share of yes-or-no values and its interval.
+
+    By bootstrap; where all are yes, or all no, resampling them says nothing, and Wilson's interval is given instead.
+    """
+    data = _clean(flags)
+    found = estimate(flags, seed=seed)
+    if not len(data) or data.min() != data.max() or data[0] not in (0.0, 1.0):
+        return found
+    n, p = len(data), float(data.mean())
+    far = _Z**2 / (n + _Z**2)  # Wilson's bound on the far side; the near one is the share itself
+    return Estimate(p, 1.0 - far, 1.0, n) if p == 1.0 else Estimate(p, 0.0, far, n)
+
+
+def compare_paired(one: Mapping[str, float], other: Mapping[str, float], *, seed: int = 0) -> Difference:
+    """`one` less `other`, value by value, over the names both have."""
+    names = sorted(one.keys() & other.keys())
+    gaps = _clean([one[name] - other[name] for name in names])
+    lower, higher = int((gaps < 0).sum()), int((gaps > 0).sum())
+    return Difference(estimate(list(gaps), seed=seed), lower, higher, len(gaps) - lower - higher, _sign_flip(gaps, seed))
+
+
+def difference_of_means(one: Sequence[float], other: Sequence[float], *, seed: int = 0) -> Estimate:
+    """The mean of one group less that of another, with the bootstrap interval; n is that of the smaller group."""
+    a, b = _clean(one), _clean(other)
+    if not len(a) or not len(b):
+        return Estimate(float("nan"), float("nan"), float("nan"), 0)
+    first, second = np.random.default_rng(seed).spawn(2)
+    low, high = _interval(_resampled_means(a, first) - _resampled_means(b, second))
+    return Estimate(float(a.mean() - b.mean()), low, high, min(len(a), len(b)))
+
+
+def adjust(ps: Sequence[float]) -> list[float]:
+    """Holm's correction: the p values of several comparisons made at once, in the order given."""
+    out = [float("nan")] * len(ps)
+    known = sorted((p, i) for i, p in enumerate(ps) if p == p)
+    largest = 0.0
+    for rank, (p, i) in enumerate(known):
+        largest = max(largest, min(1.0, (len(known) - rank) * p))
+        out[i] = largest
+    return out
+
+
+def share_within(values: Sequence[float], bounds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """For each bound the share of values that are at most that large, (bounds,)."""
+    data = np.sort(_clean(values))
+    return np.searchsorted(data, bounds + 1e-12, side="right") / max(1, len(data))
+
+
+def _clean(values: Sequence[float]) -> NDArray[np.float64]:
+    data = np.asarray(values, np.float64)
+    return data[np.isfinite(data)]
+
+
+def _resampled_means(data: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
+    chosen = rng.integers(0, len(data), (RESAMPLES, len(data)))
+    return np.asarray(data[chosen].mean(axis=1), np.float64)
+
+
+def _interval(means: NDArray[np.float64]) -> tuple[float, float]:
+    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+def _sign_flip(gaps: NDArray[np.float64], seed: int) -> float:
+    if not len(gaps):
+        return float("nan")
+    rng = np.random.default_rng(seed)
+    signs = rng.integers(0, 2, (FLIPS, len(gaps)), dtype=np.int8) * 2 - 1
+    tossed = np.abs((signs * gaps).mean(axis=1))
+    return float((1 + (tossed >= abs(gaps.mean()) - 1e-12).sum()) / (FLIPS + 1))

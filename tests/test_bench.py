@@ -1,0 +1,359 @@
+"""Benches run: every one on the bundled classifier, killed and resumed, refused where it cannot be."""
+
+import csv
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import becausal
+from becausal.bench import BENCHES, load_bench, run
+from becausal.bench.runs import Store, read_table, table_text
+from becausal.cli import main
+from becausal.errors import BecausalError, OptionError, OutputError
+
+ROOT = Path(becausal.__file__).parent.parent
+QUICK = "causal,rise:masks=60,random"
+
+
+def bright(batch: np.ndarray) -> np.ndarray:
+    """A classifier of 16 x 16 pictures: is the middle bright?"""
+    share = (batch[:, 6:10, 6:10].mean(axis=(1, 2, 3)) / 255) ** 2
+    return np.stack([1 - share, share], axis=1)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """Six pictures with a bright middle in a folder."""
+    folder = tmp_path_factory.mktemp("photos")
+    for number in range(6):
+        rng = np.random.default_rng(number)
+        pixels = rng.integers(0, 60, (16, 16, 3), dtype=np.uint8)
+        pixels[5:11, 5:11] = 240
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bombed(tmp_path_factory, photos):
+    """The published layout, by hand: a black rectangle below the middle, and one that is too small."""
+    folder = tmp_path_factory.mktemp("bombed")
+    (folder / "photobombing_imgs").mkdir()
+    lines = []
+    for number in range(6):
+        pixels = np.asarray(Image.open(photos / f"{number}.png")).copy()
+        bottom = 15 if number else 11
+        pixels[10:bottom, 2:14] = 0
+        Image.fromarray(pixels).save(folder / "photobombing_imgs" / f"{number}.png")
+        lines.append(f"{number}.png 10(5) 2(5) {bottom}(11) 14(11) 1 bright, or so, rectangle\n")
+    (folder / "photobombing_groundtruth.txt").write_text("".join(lines))
+    return folder
+
+
+def rows_of(folder: Path) -> list[dict[str, str]]:
+    with (folder / "results.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# ------------------------------------------------------------------ every bench
+
+SMALL = {
+    "occlusion": {"methods": "causal,random", "limit": 2},
+    "scenes": {"methods": "rise:masks=60,random", "limit": 5},
+    "fills": {"methods": "rise:masks=60", "limit": 1},
+    "exact": {"limit": 3, "side": 3},
+    "convergence": {"methods": "rise,dc-causal", "limit": 1},
+    "misclassified": {"methods": "rise:masks=60", "limit": 4},
+    "faithfulness": {"methods": "rise:masks=60,random", "limit": 2},
+}
+COLUMNS = {
+    "occlusion": {"right_5", "right_50", "size"},
+    "scenes": {"precision", "recall", "overlap", "clear", "pieces_share", "level"},
+    "fills": {"fill", "overlap", "like_grey"},
+    "exact": {"optimal", "ratio", "rank", "kind"},
+    "convergence": {"step", "by", "set_agreement", "map_agreement"},
+    "misclassified": {"kind", "overlap"},
+    "faithfulness": {"insertion", "deletion", "pointing", "seed_iou", "seed_rank"},
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_bench_needs_only_the_package(name, tmp_path, monkeypatch):
+    monkeypatch.setattr("becausal.bench.convergence.BUDGETS", (100, 200))
+    monkeypatch.setattr("becausal.bench.convergence.PARTITIONS", (1, 2))
+    done = run(name, "bundled", out=tmp_path / "run", **SMALL[name])
+    found = rows_of(tmp_path / "run")
+    assert len(found) == len(done.pool.samples) * len(done.bench.arms(done.settings))
+    assert COLUMNS[name] <= set(found[0])
+    assert not [key for key in found[0] if key.startswith("_")]
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["bench"] == name
+    assert summary["tables"]
+    assert "becausal bench " + name in summary["command"]
+    for plot in summary["plots"]:
+        assert (tmp_path / "run" / f"{plot['name']}.png").read_bytes().startswith(b"\x89PNG")
+        assert "<svg" in (tmp_path / "run" / f"{plot['name']}.svg").read_text()
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert not re.search(r'(src|href)="(?!data:)', page)
+    assert "<script" not in page
+    assert summary["command"].split()[2] in page
+    assert table_text(read_table(tmp_path / "run" / "results.csv")) == (tmp_path / "run" / "results.csv").read_text()
+
+
+def test_every_bench_is_tried_here_or_needs_data():
+    assert set(SMALL) | {"photobombing", "roaming-panda"} == set(BENCHES)
+    for name in BENCHES:
+        bench = load_bench(name)
+        assert bench.name == name
+        assert bench.question.endswith("?")
+
+
+def test_photobombing_reads_the_published_layout(bombed, tmp_path):
+    done = run("photobombing", bright, data=bombed, methods="causal,rise:masks=100,random", out=tmp_path / "run")
+    assert dict(done.pool.left_out) == {"occluder under 50 pixels": 1}
+    found = rows_of(tmp_path / "run")
+    assert {row["name"] for row in found} == {f"{n}.png" for n in range(1, 6)}
+    for row in found:
+        assert row["shape"] == "rectangle"
+        assert float(row["area"]) == pytest.approx(60 / 256, abs=1e-6)
+        assert row["area_class"] == "over 10 %"
+        assert (row["clear"] == "1") == (float(row["overlap"]) == 0.0)
+    table = done.findings.tables[0]
+    assert [line[0] for line in table.rows] == ["causal", "rise:masks=100", "random"]
+    size = {line[0]: line[2].mean for line in table.rows}
+    assert size["causal"] < size["random"]
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "Where causal does best" in page
+    assert "occluder under 50 pixels" in page
+
+
+# ------------------------------------------------------------------ killed and resumed
+
+
+def test_a_run_cut_anywhere_ends_with_the_same_table(bombed, tmp_path):
+    given = {"data": bombed, "methods": QUICK, "width": 2}
+    whole = tmp_path / "whole"
+    run("photobombing", bright, out=whole, **given)
+    lines = (whole / "rows.jsonl").read_bytes()
+    for cut in (0, len(lines) // 3, len(lines) - 3):
+        part = tmp_path / f"part{cut}"
+        part.mkdir()
+        shutil.copy(whole / "settings.json", part)
+        (part / "rows.jsonl").write_bytes(lines[:cut])
+        run("photobombing", bright, out=part, resume=True, data=bombed, methods=QUICK, width=1)
+        for name in ("results.csv", "summary.json", "report.html", "size.png", "size.svg"):
+            assert (part / name).read_bytes() == (whole / name).read_bytes(), (cut, name)
+
+
+def test_the_table_does_not_depend_on_width(bombed, tmp_path):
+    for width in (1, 4):
+        run("photobombing", bright, data=bombed, methods="causal,sbfl:mutants=60", out=tmp_path / str(width), width=width)
+    assert (tmp_path / "1" / "results.csv").read_bytes() == (tmp_path / "4" / "results.csv").read_bytes()
+
+
+def test_a_process_that_is_killed_goes_on(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "becausal",
+        "bench",
+        "scenes",
+        "--model",
+        "bundled",
+        "--methods",
+        "rise:masks=100,random",
+    ]
+    command += ["--limit", "4"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    killed = subprocess.Popen([*command, "--out", str(tmp_path / "a")], env=environment, stdout=subprocess.DEVNULL)
+    rows = tmp_path / "a" / "rows.jsonl"
+    for _ in range(1200):
+        if killed.poll() is not None or (rows.exists() and rows.read_bytes().count(b"\n") >= 3):
+            break
+        time.sleep(0.05)
+    killed.send_signal(signal.SIGKILL)
+    killed.wait()
+    before = rows.read_bytes()
+    assert main([*command[3:], "--out", str(tmp_path / "a"), "--resume"]) == 0
+    assert rows.read_bytes().startswith(before[: before.rfind(b"\n") + 1])
+    assert main([*command[3:], "--out", str(tmp_path / "b")]) == 0
+    assert (tmp_path / "a" / "results.csv").read_bytes() == (tmp_path / "b" / "results.csv").read_bytes()
+
+
+def test_an_interrupt_keeps_what_was_found(bombed, tmp_path, monkeypatch, capsys):
+    calls = 0
+
+    def stops(batch):
+        nonlocal calls
+        calls += 1
+        if calls == 25:
+            raise KeyboardInterrupt
+        return bright(batch)
+
+    with pytest.raises(KeyboardInterrupt):
+        run("photobombing", stops, data=bombed, methods="rise:masks=60", out=tmp_path / "run")
+    kept = (tmp_path / "run" / "rows.jsonl").read_text().splitlines()
+    assert not any('"interrupt"' in line for line in kept)
+    assert not (tmp_path / "run" / "results.csv").exists()
+    run("photobombing", stops, data=bombed, methods="rise:masks=60", out=tmp_path / "run", resume=True)
+    run("photobombing", bright, data=bombed, methods="rise:masks=60", out=tmp_path / "other")
+    assert (tmp_path / "run" / "results.csv").read_bytes() == (tmp_path / "other" / "results.csv").read_bytes()
+
+
+def test_changed_settings_or_pictures_are_refused(bombed, tmp_path):
+    folder = tmp_path / "data"
+    shutil.copytree(bombed, folder)
+    given = {"data": folder, "methods": "random", "out": tmp_path / "run"}
+    run("photobombing", bright, **given)
+    with pytest.raises(OptionError, match="say --resume"):
+        run("photobombing", bright, **given)
+    with pytest.raises(OptionError, match="seed: 0 then, 1 now"):
+        run("photobombing", bright, seed=1, resume=True, **given)
+    (folder / "photobombing_imgs" / "3.png").unlink()
+    with pytest.raises(OptionError, match="not those the run was begun with"):
+        run("photobombing", bright, resume=True, **given)
+
+
+def test_a_folder_with_something_else_is_not_touched(bombed, tmp_path):
+    (tmp_path / "mine.txt").write_text("precious")
+    with pytest.raises(OptionError, match="not empty"):
+        run("photobombing", bright, data=bombed, methods="random", out=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_store_drops_a_torn_line_and_refuses_a_broken_one(tmp_path):
+    with Store.begin(tmp_path / "s", {"a": 1}, resume=False) as store:
+        store.append({"name": "x", "value": 0.5})
+    path = tmp_path / "s" / "rows.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"name": "y", "val')
+    with Store.begin(tmp_path / "s", {"a": 1}, resume=True) as store:
+        assert store.rows == [{"name": "x", "value": 0.5}]
+        store.append({"name": "z"})
+    assert path.read_text() == '{"name": "x", "value": 0.5}\n{"name": "z"}\n'
+    path.write_text('{"name": \n{"name": "z"}\n')
+    with pytest.raises(OutputError, match="cannot be read"):
+        Store.begin(tmp_path / "s", {"a": 1}, resume=True)
+
+
+# ------------------------------------------------------------------ methods and failures
+
+
+def test_a_method_the_model_cannot_run_is_left_out_with_the_reason(bombed, tmp_path):
+    done = run("photobombing", bright, data=bombed, methods="random,grad-cam", out=tmp_path / "run")
+    assert "gradients" in done.methods_left_out["grad-cam"]
+    assert {row["method"] for row in rows_of(tmp_path / "run")} == {"random"}
+    assert "grad-cam" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    with pytest.raises(OptionError, match="none of the methods can run"):
+        run("photobombing", bright, data=bombed, methods="ig", out=tmp_path / "other")
+
+
+def test_a_picture_without_an_answer_has_a_row_that_says_why(bombed, tmp_path):
+    done = run("photobombing", bright, data=bombed, methods="random", fill="white", out=tmp_path / "run")
+    assert done.failures == {"random": {"the empty picture has the label already": 5}}
+    assert all(row["error"].startswith("FillError") for row in rows_of(tmp_path / "run"))
+
+
+def test_a_broken_picture_is_left_out_and_counted(bombed, tmp_path):
+    folder = tmp_path / "data"
+    shutil.copytree(bombed, folder)
+    (folder / "photobombing_imgs" / "4.png").write_bytes(b"no picture")
+    done = run("photobombing", bright, data=folder, methods="random", out=tmp_path / "run")
+    assert done.pool.left_out["cannot be read: ImageError"] == 1
+
+
+def test_methods_take_options(bombed, tmp_path):
+    few = run("photobombing", bright, data=bombed, methods="rise:masks=50", limit=2, out=tmp_path / "a")
+    many = run("photobombing", bright, data=bombed, methods="rise:masks=100", limit=2, out=tmp_path / "b")
+    assert few.rows[0]["calls"] + 50 == many.rows[0]["calls"] or few.rows[0]["calls"] < many.rows[0]["calls"]
+    assert len({row["name"] for row in few.rows}) == 2
+
+
+def test_grain_minimises_all_alike(bombed, tmp_path):
+    plain = run("photobombing", bright, data=bombed, methods="random", out=tmp_path / "a")
+    fine = run("photobombing", bright, data=bombed, methods="random", grain=2, out=tmp_path / "b")
+    assert all(row["minimal"] is None for row in plain.rows)
+    assert all(row["minimal"] == 2 for row in fine.rows)
+    assert sum(row["size"] for row in fine.rows) < sum(row["size"] for row in plain.rows)
+
+
+# ------------------------------------------------------------------ the command line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nonsense", "--model", "bundled"], "unknown bench 'nonsense'"),
+        (["scenes"], "give --model"),
+        (["photobombing", "--model", "bundled"], "becausal data get photobombing"),
+        (["roaming-panda", "--model", "bundled"], "becausal data get roaming-panda"),
+        (["scenes", "--model", "bundled", "--methods", "magic"], "unknown method 'magic'"),
+        (["scenes", "--model", "bundled", "--methods", "rise:masks"], "name:key=value"),
+        (["scenes", "--model", "bundled", "--methods", "rise:colour=3"], "no option 'colour'"),
+        (["scenes", "--model", "bundled", "--limit", "0"], "limit must be at least 1"),
+        (["scenes", "--model", "bundled", "--width", "0"], "width must be at least 1"),
+        (["scenes", "--model", "bundled", "--seed", "-1"], "seed must be 0 or more"),
+        (["scenes", "--model", "bundled", "--fill", "plaid"], "unknown fill 'plaid'"),
+        (["scenes", "--model", "bundled", "--data", "absent"], "there is no folder absent"),
+        (["exact", "--model", "bundled", "--side", "9"], "side must be 2, 3 or 4"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_said_in_one_line(arguments, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", *arguments]) == 2
+    told = capsys.readouterr()
+    assert told.err.count("\n") == 1
+    assert said in told.err
+    assert not list(tmp_path.glob("becausal-out/*/*"))
+
+
+def test_without_a_name_the_benches_are_listed(capsys):
+    assert main(["bench"]) == 0
+    told = capsys.readouterr().out
+    assert all(name in told for name in BENCHES)
+
+
+def test_the_command_line_prints_the_table_or_json(tmp_path, capsys):
+    base = ["bench", "occlusion", "--model", "bundled", "--methods", "random", "--limit", "2"]
+    assert main([*base, "--out", str(tmp_path / "a")]) == 0
+    told = capsys.readouterr().out
+    assert "random" in told
+    assert "report.html" in told
+    assert main([*base, "--out", str(tmp_path / "b"), "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["pictures"] == 2
+    assert (tmp_path / "a" / "results.csv").read_bytes() == (tmp_path / "b" / "results.csv").read_bytes()
+
+
+def test_any_folder_of_pictures_will_do(photos, tmp_path):
+    done = run("occlusion", bright, data=photos, methods="causal,random", limit=3, out=tmp_path / "run")
+    assert [sample.name for sample in done.pool.samples] == ["0.png", "2.png", "5.png"]
+    assert all(row["right_50"] in (0, 1) for row in done.rows)
+
+
+def test_a_bench_runs_without_the_command_lines_libraries(bombed, tmp_path):
+    code = (
+        "import sys\n"
+        "sys.modules['typer'] = sys.modules['rich'] = sys.modules['click'] = None\n"
+        "from becausal.bench import run\n"
+        f"run('scenes', 'bundled', methods='random', limit=2, out={str(tmp_path / 'run')!r})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_scenes_need_a_model_that_knows_them(tmp_path):
+    for name in ("scenes", "fills", "occlusion", "misclassified"):
+        with pytest.raises(BecausalError, match="give --data DIR"):
+            run(name, bright, methods="random", out=tmp_path / name)

@@ -1,0 +1,54 @@
+"""docs/results.md is what the kept tables give, and a run can be kept."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from becausal.bench import run
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def tables():
+    spec = importlib.util.spec_from_file_location("results_tables", ROOT / "benchmarks" / "results_tables.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_document_is_what_the_tables_give(tables):
+    assert tables.DOCUMENT.read_text(encoding="utf-8") == tables.write_document(), "run python benchmarks/results_tables.py"
+
+
+def test_a_kept_run_becomes_a_section_without_anyones_folders(tables, tmp_path, monkeypatch):
+    kept = tmp_path / "results"
+    kept.mkdir()
+    monkeypatch.setattr(tables, "KEPT", kept)
+    done = run("exact", "bundled", methods="causal,random", limit=3, side=2, out=tmp_path / "run")
+    tables.keep(tmp_path / "run", "exact-bundled")
+    assert (kept / "bench-exact-bundled.csv").read_bytes() == (tmp_path / "run" / "results.csv").read_bytes()
+    text = tables.write_document()
+    assert f"n = {len(done.pool.samples)} pictures" in text
+    assert "becausal bench exact" in text
+    assert "| causal | 7 |" in text
+    assert text.count("Not measured yet.") == 8
+    assert str(tmp_path) not in text + (kept / "bench-exact-bundled.json").read_text()
+    with pytest.raises(SystemExit, match="name it exact-"):
+        tables.keep(tmp_path / "run", "scenes-bundled")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("onnx:/home/me/net.onnx", "onnx:net.onnx"),
+        ("torch:/a/b.py:build:net.onnx", "torch:b.py:build:net.onnx"),
+        ("/data/photobombing", "photobombing"),
+        ("bundled", "bundled"),
+        (7, 7),
+        ({"labels": "/x/y.txt"}, {"labels": "y.txt"}),
+    ],
+)
+def test_paths_are_cut_down_to_names(tables, before, after):
+    assert tables._without_folders(before) == after
