@@ -15,12 +15,13 @@ LINE = re.compile(r"(\S+) (\d+)\(\d+\) (\d+)\(\d+\) (\d+)\(\d+\) (\d+)\(\d+\) (\
 
 @dataclass(frozen=True)
 class Photobomb:
-    """One picture, its true label, and the pixels of its occluder, (224, 224) bool."""
+    """One picture, its true label, the pixels of its occluder, bool, and those of its object, where they are known."""
 
     name: str
     pixels: NDArray[np.uint8]
     label_id: int
     occluder: NDArray[np.bool_]
+    object: NDArray[np.bool_] | None = None
 
 
 def occluder_pixels(r0: int, c0: int, r1: int, c1: int, shape: str) -> NDArray[np.bool_]:

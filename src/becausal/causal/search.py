@@ -6,8 +6,8 @@ together. It goes on from the one that trades margin for size best. Where nothin
 end cells are tried one by one until each has failed (`settle`), so that every cell that is left is a cause: the target
 holds with it and is lost without it, all that is hidden being the witness.
 
-What is shown is sufficient at every moment. The map says of every pixel how small a sufficient set it was still part of,
-on a logarithmic scale, and orders the explanation's own cells by what their removal costs.
+What is shown is sufficient at every moment. The map adds up the sufficient sets that were met on the way, each with its
+confidence over its size, and orders the explanation's own cells by what their removal costs.
 """
 
 from dataclasses import dataclass
@@ -151,22 +151,27 @@ def spawn(rng: np.random.Generator, count: int) -> list[np.random.Generator]:
 
 
 class Seen:
-    """The sufficient sets the search went through: for each cell, how small a set it was still part of.
+    """The sufficient sets the chains have asked, as an index: each gives its cells its confidence over its size.
 
-    depth: log(view / smallest such set), 0 for cells that went first.
+    It is the Deegan-Packel index of the winning coalitions that were met, weighted by how well they win (labels alone
+    weigh 1): high where a cell is in many sets, and in small and sure ones.
     """
 
     def __init__(self, lattice: Lattice) -> None:
         self.lattice = lattice
-        self.depth = np.zeros(lattice.shape)
+        self.index = np.zeros(lattice.shape)
 
-    def add(self, shown: Cells) -> None:
-        self.depth[shown] = np.maximum(self.depth[shown], np.log(shown.size / shown.sum()))
+    def note(self, sets: list[Cells], answers: Answers) -> None:
+        """Learn from the answers to these sets of cells."""
+        for i in np.flatnonzero(answers.holds):
+            confidence = float(answers.confidence[i])
+            worth = (1.0 if np.isnan(confidence) else confidence) / max(1, int(np.count_nonzero(sets[i])))
+            np.add(self.index, worth, out=self.index, where=sets[i])
 
     def map_with(self, found: Visible, harm: NDArray[np.float64] | None) -> Saliency:
-        """Outside of the explanation its cells' depth, 0 to 1/2; above that the explanation, by what removals cost."""
-        saliency = self.lattice.spread(self.depth)
-        saliency /= 2 * max(float(saliency.max()), float(np.log(found.size / max(1, found.sum()))), 1e-12)
+        """Outside of the explanation the index, 0 to 1/2; above that the explanation, by what removals cost."""
+        saliency = self.lattice.spread(self.index)
+        saliency /= 2 * max(float(saliency[~found].max(initial=0.0)), 1e-300)
         cost = np.zeros(found.shape)
         if harm is not None:
             cost = self.lattice.spread(np.clip(np.nan_to_num(harm), 0.0, None).reshape(self.lattice.shape))
@@ -199,7 +204,7 @@ class Chain:
             answers = yield self.lattice.show(self.shown)[None]
             self.margin = float(answers.margin[0])
             self.began = answers.spent
-        while self.shown.mean() > stop_at and share * self.shown.sum() >= 1.5:
+        while self.shown.mean() > stop_at and share * np.count_nonzero(self.shown) >= 1.5:
             gone = yield from self.round(share)
             share = min(most, max(share, gone) * 1.1) if gone else share / 2
 
@@ -211,8 +216,7 @@ class Chain:
         parts = [part for part in drawn if part is not None]
         if not parts:
             return 0.0
-        answers = yield self._without(parts)
-        self._learn(parts, answers)
+        answers = yield from self._ask_without(parts)
         trades = self._trades(parts, answers)
         order = [i for i in np.argsort(-trades, kind="stable") if answers.holds[i]]
         if not order:
@@ -220,29 +224,29 @@ class Chain:
         choices = [(trades[i], answers.margin[i], parts[i]) for i in order]
         unions = self._unions([parts[i] for i in order])
         if unions:
-            more = yield self._without(unions)
-            self._learn(unions, more)
+            more = yield from self._ask_without(unions)
             found = self._trades(unions, more)
             choices += [(found[i], more.margin[i], unions[i]) for i in np.flatnonzero(more.holds)]
         _, margin, part = max(choices, key=lambda choice: choice[0])
-        gone = float(part.sum() / self.shown.sum())
+        gone = float(np.count_nonzero(part) / np.count_nonzero(self.shown))
         self.shown = self.shown & ~part
         self.margin = float(margin)
         self.harm.fade(options.memory)
-        self.seen.add(self.shown)
         return gone
 
-    def _without(self, parts: list[Cells]) -> Visible:
-        return np.stack([self.lattice.show(self.shown & ~part) for part in parts])
-
-    def _learn(self, parts: list[Cells], answers: Answers) -> None:
+    def _ask_without(self, parts: list[Cells]) -> Search[Answers]:
+        """Ask what is left without each part, and learn what its loss costs."""
+        left = [self.shown & ~part for part in parts]
+        answers = yield self.lattice.show(np.stack(left))
+        self.seen.note(left, answers)
         for part, margin in zip(parts, answers.margin, strict=True):
             self.harm.learn(part, self.margin - float(margin))
+        return answers
 
     def _trades(self, parts: list[Cells], answers: Answers) -> NDArray[np.float64]:
         """How good each choice is: the margin it leaves, and the size it saves at the going rate."""
-        count = self.shown.sum()
-        saved = np.array([np.log(count / (count - part.sum())) for part in parts])
+        count = np.count_nonzero(self.shown)
+        saved = np.log([count / (count - np.count_nonzero(part)) for part in parts])
         return np.round(answers.margin + self.options.rate * saved, 6)  # so that noise in the last digits decides nothing
 
     def _unions(self, ordered: list[Cells]) -> list[Cells]:
@@ -253,8 +257,8 @@ class Chain:
             if count > len(ordered):
                 break
             union = unite(ordered[:count])
-            size = int(union.sum())
-            if size < self.shown.sum() and size not in sizes and size > ordered[0].sum():
+            size = int(np.count_nonzero(union))
+            if size < np.count_nonzero(self.shown) and size not in sizes and size > np.count_nonzero(ordered[0]):
                 unions.append(union)
                 sizes.add(size)
         return unions

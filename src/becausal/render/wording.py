@@ -67,18 +67,23 @@ def say_target(explanation: Explanation) -> str:
     return f"{rule}, with a confidence of at least {target.floor:.2f}" if target.floor > 0 else rule
 
 
+def name_kept(explanation: Explanation) -> str:
+    """What was to be kept, in two or three words: more than the label where a confidence was asked for too."""
+    return "the label and its confidence" if explanation.target.floor > 0 else "the label"
+
+
 def say_checks(explanation: Explanation) -> list[Check]:
     """Every check of the explanation, in words."""
-    checks, points = explanation.checks, name_points(explanation)
+    checks, points, kept = explanation.checks, name_points(explanation), name_kept(explanation)
     alone = say_confidence(checks.confidence)
     return [
         Check(
             "sufficient",
             checks.sufficient,
             "yes" if checks.sufficient else "no",
-            f"these {points}s alone, all others hidden, keep the label"
+            f"these {points}s alone, all others hidden, keep {kept}"
             if checks.sufficient
-            else f"these {points}s alone do not keep the label",
+            else f"these {points}s alone do not keep {kept}",
         ),
         _say_minimal(explanation),
         _say_necessary(explanation),
@@ -102,17 +107,26 @@ def _say_minimal(explanation: Explanation) -> Check:
     cell = f"single {points}" if grain == 1 else f"cell of {say_count(grain, points)} a side"
     asked = f" ({say_count(explanation.checks.cells, 'removal')} asked)" if explanation.checks.cells else ""
     unit = "px" if points == "pixel" else points if grain == 1 else f"{points}s"
-    return Check("minimal", True, f"yes, at {grain} {unit}", f"no {cell} can go without losing the label{asked}")
+    said = f"no {cell} can go without losing {_name_lost(explanation)}{asked}"
+    return Check("minimal", True, f"yes, at {grain} {unit}", said)
+
+
+def _name_lost(explanation: Explanation) -> str:
+    """What goes when the target is not met: any one of the things that were asked for."""
+    lost = "the label or its confidence" if explanation.target.floor > 0 else "the label"
+    return f"{lost}, or leaving it to the rest" if explanation.origin.contrast else lost
 
 
 def _say_necessary(explanation: Explanation) -> Check:
     necessary, points = explanation.checks.necessary, name_points(explanation)
+    lost = "the label or its confidence" if explanation.target.floor > 0 else "the label"
     if necessary is None:
-        return Check("necessary", None, "not asked", f"whether the label is lost when these {points}s are hidden")
+        return Check("necessary", None, "not asked", f"whether {lost} is lost when these {points}s are hidden")
     if necessary:
-        return Check("necessary", True, "yes", f"when these {points}s are hidden, the label is lost")
+        return Check("necessary", True, "yes", f"when these {points}s are hidden, {lost} is lost")
     # Not a defect, so not marked as one: a label may well have several causes.
-    return Check("necessary", None, "no", f"when these {points}s are hidden, the label stays: other parts give it too")
+    stays = "the label stays" if explanation.target.floor <= 0 else "the label and its confidence stay"
+    return Check("necessary", None, "no", f"when these {points}s are hidden, {stays}: other parts give it too")
 
 
 def say_stopped(explanation: Explanation) -> str:
@@ -124,6 +138,20 @@ def say_stopped(explanation: Explanation) -> str:
         "interrupt": "The search was interrupted before it was done.",
     }.get(explanation.stopped_by)
     return f"{what} This is the best explanation found until then; a smaller one may exist." if what else ""
+
+
+def say_money(explanation: Explanation) -> str:
+    """What the calls are worth, and the budget, where an endpoint has a price; empty where it has none.
+
+    What was spent may be less: answers that were kept cost nothing.
+    """
+    words = explanation.origin.loading.get("endpoint", ())
+    prices = [float(word.partition("=")[2]) for word in words if word.partition("=")[0] == "price"]
+    if not prices:
+        return ""
+    limit = explanation.origin.max_calls
+    budget = f" of a budget of {limit * prices[-1]:,.2f}" if limit is not None else ""
+    return f"worth {explanation.calls * prices[-1]:,.2f}{budget}"
 
 
 def say_command(explanation: Explanation) -> str:
@@ -153,7 +181,9 @@ def say_command(explanation: Explanation) -> str:
 
 def _flag(key: str, value: Any) -> list[str]:
     """A loading option as the command line takes it; nothing for one that was left alone."""
+    name = f"--{key.replace('_', '-')}"
+    if isinstance(value, list):
+        return [word for item in value for word in (name, str(item))]
     if not isinstance(value, (str, int, float)) or value is False:
         return []
-    name = f"--{key.replace('_', '-')}"
     return [name] if value is True else [name, str(value)]
