@@ -185,7 +185,7 @@ def test_devices():
             as_classifier(small(), device="cuda")
         return
     classifier = as_classifier(small(), device="cuda", half=True, preprocess="tf", resize="12/12x10", batch_size=64)
-    assert classifier.fixed_sizes == (16, 64)
+    assert classifier.fixed_sizes == (8, 16, 32, 64)
     visible = np.random.default_rng(2).random((16, 12, 10)) < 0.5
     asked = classifier.ask([classifier.stage(*pixels(2))], np.zeros(16, np.intp), visible)
     assert asked.shape == (16, 4)

@@ -3,17 +3,30 @@
 import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain, islice
 from typing import Any, Literal
 
 import numpy as np
 
 from becausal.classifiers import as_classifier
 from becausal.classifiers.labels import find_label
-from becausal.contracts import Classifier, Explainer, ModelInfo, Problem, Search, Visible
+from becausal.contracts import (
+    Answers,
+    Classifier,
+    Explainer,
+    ModelInfo,
+    Pixels,
+    Problem,
+    Search,
+    Stop,
+    Visible,
+    say,
+)
 from becausal.engine import Case, Engine, Outcome
-from becausal.errors import BecausalError, ModelError, OptionError, TargetError, UnstableModelError
-from becausal.explainers import make_explainer
+from becausal.errors import AnswerError, BecausalError, ModelError, OptionError, TargetError, UnstableModelError
+from becausal.explainers import METHODS, make_explainer
 from becausal.explanation import Explanation, Origin
 from becausal.fills import make_background
 from becausal.images import Picture, View, load_image, make_view
@@ -117,6 +130,7 @@ class Request:
 class _Job:
     """One picture on its way."""
 
+    number: int
     picture: Picture
     view: View
     case: Case
@@ -183,86 +197,252 @@ def explain_many(
     *,
     request: Request | None = None,
     batch_size: int | None = None,
-    width: int = 1,
+    width: int | None = None,
+    workers: int | None = None,
     progress: Callable[[Status], None] | None = None,
 ) -> Iterator[Explanation | Failure]:
     """Explain pictures, `width` of them side by side, and yield each answer as it comes.
 
-    A picture that cannot be explained yields a Failure and the others go on. Answers do not depend on `width`.
+    width: None for as many as keep the model busy: one on a CPU, where answers then come in the order of the pictures,
+    and many on a GPU. workers: processes to search in, beside a model on a GPU that answers faster than one process can
+    ask; None for half the cores where there are many pictures, 0 for none. A picture that cannot be explained yields a
+    Failure and the others go on. Answers do not depend on `width` or `workers`. Pictures are taken from the iterable as
+    they are needed, and no more are held than are under way.
     """
+    numbered = explain_numbered(
+        images, model, request=request, batch_size=batch_size, width=width, workers=workers, progress=progress
+    )
+    return (answer for _, answer in numbered)
+
+
+def explain_numbered(
+    images: Iterable[Any],
+    model: Any,
+    *,
+    request: Request | None = None,
+    batch_size: int | None = None,
+    width: int | None = None,
+    workers: int | None = None,
+    progress: Callable[[Status], None] | None = None,
+) -> Iterator[tuple[int, Explanation | Failure]]:
+    """The same, each answer with the number of its picture, from 0."""
+    if (width is not None and width < 1) or (workers is not None and workers < 0):
+        raise OptionError(f"width is at least 1 and workers at least 0, not {width} and {workers}")
     request = request or Request()
     classifier = as_classifier(model)
+    engine = Engine(classifier, batch_size=batch_size)
+    source = iter(images)
+    if workers != 0 and engine.is_beside and width != 1 and _can_be_sent(request):
+        from becausal.workers import WORTH, Pool, natural_count
+
+        begun = list(islice(source, WORTH))
+        source = chain(begun, source)
+        count = workers or (natural_count() if len(begun) == WORTH else 0)
+        if count:
+            pool = Pool(classifier, request, count=count, width=width or engine.width, batch_size=engine.batch_size)
+            return pool.explain(source, progress)
+    return _explain_here(source, engine, request, width, progress)
+
+
+def _can_be_sent(request: Request) -> bool:
+    """Whether a process without the model can do the search."""
+    return isinstance(request.method, str) and request.method in METHODS and METHODS[request.method].needs != "gradients"
+
+
+def _explain_here(
+    images: Iterable[Any],
+    engine: Engine,
+    request: Request,
+    width: int | None,
+    progress: Callable[[Status], None] | None,
+) -> Iterator[tuple[int, Explanation | Failure]]:
+    """The pictures, explained in this process."""
+    classifier = engine.classifier
     jobs: dict[int, _Job] = {}
-    failures: list[Failure] = []
+    failures: list[tuple[int, Failure]] = []
 
     def watch(index: int, calls: int) -> None:
         if progress is not None:
             job = jobs[index]
             share = job.course.pixels / job.course.visible.size
             course = job.course
-            progress(Status(job.picture.name, index, course.stage, calls + 1, request.max_calls, share, course.visible))
+            progress(Status(job.picture.name, job.number, course.stage, calls + 1, request.max_calls, share, course.visible))
 
-    engine = Engine(classifier, batch_size=batch_size, watch=watch)
+    engine.watch = watch
 
     def items() -> Iterator[tuple[Case, Search[Trace | Failure]]]:
         index = 0
-        for image in images:
-            try:
-                job = _prepare(image, classifier, request)
-            except BecausalError as error:
-                failures.append(Failure(_name(image), error))
+        for number, found in _first_looks(images, engine, request, min(width or engine.width, engine.at_once)):
+            if isinstance(found, Failure):
+                failures.append((number, found))
                 continue
-            jobs[index] = job
+            jobs[index] = found
             index += 1
-            yield job.case, _guarded(pursue(job.problem, job.plan, job.course), job.picture.name)
+            yield found.case, _pursued(found, engine)
 
     for outcome in engine.run_many(items(), max_calls=request.inner_limit, width=width):
         yield from failures
         failures.clear()
         job = jobs.pop(outcome.index)
         if isinstance(outcome.result, Failure):
-            yield outcome.result
-            continue
-        try:
-            yield _finish(job, outcome.result, outcome, classifier, engine, request)
-        except BecausalError as error:
-            yield Failure(job.picture.name, error)
+            yield job.number, outcome.result
+        else:
+            yield job.number, _finish(job, outcome.result, outcome, classifier, request)
     yield from failures
 
 
-def _guarded(search: Search[Trace], name: str) -> Search[Trace | Failure]:
-    """The search, its refusal turned into a Failure so that other pictures go on."""
+def _pursued(job: _Job, engine: Engine) -> Search[Trace | Failure]:
+    """The whole search, its answer confirmed; a refusal becomes a Failure so that other pictures go on."""
     try:
-        return (yield from search)
+        trace = yield from _best_known(job, engine)
+        try:
+            again = yield say(trace.visible[None], afresh=True)
+        except Stop:  # an interrupt just now: the answer is there, and this question is still allowed
+            again = yield say(trace.visible[None], afresh=True)
+        _confirm(job, trace, again)
+        return trace
     except BecausalError as error:
-        return Failure(name, error)
+        return Failure(job.picture.name, error)
+
+
+def _best_known(job: _Job, engine: Engine) -> Search[Trace]:
+    """The search; where a KeyboardInterrupt broke it off inside, the smallest sufficient set it had come to."""
+    course = job.course
+    try:
+        return (yield from pursue(job.problem, job.plan, course))
+    except KeyboardInterrupt:
+        if course.pixels == course.visible.size:
+            raise
+        engine.interrupt()  # the others under way are to end as well
+        course.stopped_by = "interrupt"
+    try:
+        checks = yield from check(course.visible, grain=None)
+    except Stop:
+        checks = yield from check(course.visible, grain=None)
+    note = "the search was broken off inside: its map is lost, the smallest set it had found is shown"
+    return Trace(course.visible.astype(np.float64), course.visible, checks, job.confidence, (), (note,))
 
 
 def _name(image: Any) -> str:
     return str(image) if isinstance(image, str) or hasattr(image, "__fspath__") else "array"
 
 
-def _prepare(image: Any, classifier: Classifier, request: Request) -> _Job:
-    picture = image if isinstance(image, Picture) else load_image(image)
-    view = _view_of(picture, classifier)
-    rng = np.random.default_rng([request.seed, 1])
+@dataclass
+class _Sight:
+    """A picture that is about to be looked at."""
 
-    def read_image(path: str) -> Any:
-        return _view_of(load_image(path), classifier).pixels
+    number: int
+    picture: Picture
+    view: View
+    backgrounds: tuple[Pixels, ...]
+    staged: tuple[Any, ...]
 
-    backgrounds = tuple(make_background(f, view.pixels, rng=rng, read_image=read_image) for f in request.fills)
-    scores = _ask_plainly(classifier, view)
+
+def _first_looks(
+    images: Iterable[Any], engine: Engine, request: Request, at_once: int
+) -> Iterator[tuple[int, _Job | Failure]]:
+    """The pictures, each with what the model says of it as a whole.
+
+    at_once: how many are asked together. If that is more than one, the next ones are asked while these are explained.
+    """
+    source = enumerate(images)
+
+    def begin() -> list[tuple[int, _Sight | Failure, Callable[[], Any]]]:
+        group = [_see(number, image, engine, request) for number, image in islice(source, at_once)]
+        return _begin_looks(group, engine)
+
+    waiting = begin()
+    while waiting:
+        following = begin() if at_once > 1 else None
+        for number, seen, look in waiting:
+            if isinstance(seen, Failure):
+                yield number, seen
+                continue
+            try:
+                yield number, _make_job(seen, look(), engine.classifier, request)
+            except BecausalError as error:
+                yield number, Failure(seen.picture.name, error)
+        waiting = begin() if following is None else following
+
+
+def _see(number: int, image: Any, engine: Engine, request: Request) -> tuple[int, _Sight | Failure]:
+    """The picture read, its view and backgrounds made and brought to where the model lives."""
+    classifier = engine.classifier
+    try:
+        picture = image if isinstance(image, Picture) else load_image(image)
+        view = _view_of(picture, classifier)
+        rng = np.random.default_rng([request.seed, 1])
+
+        def read_image(path: str) -> Any:
+            return _view_of(load_image(path), classifier).pixels
+
+        backgrounds = tuple(make_background(f, view.pixels, rng=rng, read_image=read_image) for f in request.fills)
+        staged = tuple(engine.stage(view.pixels, b) for b in backgrounds)
+    except BecausalError as error:
+        return number, Failure(_name(image), error)
+    return number, _Sight(number, picture, view, backgrounds, staged)
+
+
+def _begin_looks(
+    group: list[tuple[int, _Sight | Failure]], engine: Engine
+) -> list[tuple[int, _Sight | Failure, Callable[[], Any]]]:
+    """Each picture with a way to what the model says of it; those of one shape are asked together."""
+    looks: dict[int, Callable[[], Any]] = {}
+    alike: dict[Any, list[_Sight]] = {}
+    for _, seen in group:
+        if isinstance(seen, _Sight):
+            alike.setdefault((seen.view.pixels.shape, seen.view.pixels.dtype), []).append(seen)
+    for sights in alike.values():
+        together = _Together(engine, sights)
+        for row, seen in enumerate(sights):
+            looks[seen.number] = partial(together.of, row)
+    return [(number, seen, looks.get(number, lambda: None)) for number, seen in group]
+
+
+class _Together:
+    """Several first looks in one batch; where that breaks the model, each alone."""
+
+    def __init__(self, engine: Engine, sights: list[_Sight]) -> None:
+        self._engine, self._sights = engine, sights
+        self._scores: Any = None
+        self._error: AnswerError | None = None
+        self._look: Callable[[], Any] | None = None
+        try:
+            self._look = self._begin(sights)
+        except AnswerError as error:
+            self._error = error
+
+    def of(self, row: int) -> Any:
+        """The scores, (1, classes), or the label, (1,), of one of them."""
+        if self._look is not None:
+            try:
+                self._scores = self._look()
+            except AnswerError as error:
+                self._error = error
+            self._look = None
+        if self._error is None:
+            return self._scores[row : row + 1]
+        if len(self._sights) == 1:
+            raise self._error
+        return self._begin(self._sights[row : row + 1])()
+
+    def _begin(self, sights: list[_Sight]) -> Callable[[], Any]:
+        return self._engine.look([seen.staged[0] for seen in sights], sights[0].view.grid)
+
+
+def _make_job(seen: _Sight, scores: Any, classifier: Classifier, request: Request) -> _Job:
     # Only now: what a function's output means, and its labels, may be known from its first answer on.
     target = _make_target(request, classifier.info, scores)
-    label_id = target.label_id
+    view, backgrounds, label_id = seen.view, seen.backgrounds, target.label_id
     has_scores = scores.ndim == 2
     confidence = float(scores[0, label_id]) if has_scores else float("nan")
-    case = Case(view.pixels, backgrounds, target)
+    case = Case(view.pixels, backgrounds, target, seen.staged)
     problem = Problem(view.grid, label_id, has_scores, view.pixels, backgrounds[0], classifier)
     plan = request.plan(view.grid)
     if plan.explainer.needs == "scores" and not has_scores:
         raise ModelError(f"the method {plan.explainer.name} needs scores, and this model gives labels only")
-    return _Job(picture, view, case, problem, plan, Course(view.grid, price=plan.price), label_id, confidence)
+    course = Course(view.grid, price=plan.price)
+    return _Job(seen.number, seen.picture, view, case, problem, plan, course, label_id, confidence)
 
 
 def _view_of(picture: Picture, classifier: Classifier) -> View:
@@ -288,12 +468,10 @@ def _make_target(request: Request, info: ModelInfo, scores: Any) -> Target:
     return Target(label_id, top=request.top, floor=floor, threshold=threshold, against=against)
 
 
-def _finish(
-    job: _Job, trace: Trace, outcome: Outcome[Any], classifier: Classifier, engine: Engine, request: Request
-) -> Explanation:
-    _confirm(job, trace, engine)
+def _finish(job: _Job, trace: Trace, outcome: Outcome[Any], classifier: Classifier, request: Request) -> Explanation:
     info = classifier.info
-    stats = replace(outcome.stats, calls=outcome.stats.calls + request.outer_calls)
+    cost = outcome.stats
+    stats = replace(cost, calls=cost.calls + 1, batches=cost.batches + 1, slots=cost.slots + 1)  # with the first look
     origin = Origin(
         image=job.picture.name,
         image_sha256=job.picture.sha256,
@@ -329,9 +507,8 @@ def _finish(
     )
 
 
-def _confirm(job: _Job, trace: Trace, engine: Engine) -> None:
-    """Ask the explanation once more, past the memo: a model that answers in two ways is found out here."""
-    again = engine.ask_afresh(job.case, trace.visible[None])
+def _confirm(job: _Job, trace: Trace, again: Answers) -> None:
+    """The explanation was asked once more, past the memo: a model that answers in two ways is found out here."""
     moved = abs(float(again.confidence[0]) - trace.checks.confidence) > STABLE
     drifted = job.problem.has_scores and abs(trace.confidence - job.confidence) > STABLE
     if bool(again.holds[0]) != trace.checks.sufficient or moved or drifted:
@@ -348,6 +525,11 @@ def _options(explainer: Explainer) -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """The versions that may bear on an answer."""
+    return dict(_versions())
+
+
+@cache
+def _versions() -> dict[str, str]:
     from becausal import __version__
 
     found = {"becausal": __version__, "python": platform.python_version()}

@@ -10,10 +10,10 @@ import typer
 from becausal import cli_options as options
 from becausal.cli_console import complain, one_line, print_summary, write_json
 from becausal.cli_progress import Watch
-from becausal.errors import BecausalError, OptionError, OutputError
+from becausal.errors import OptionError, OutputError
 
 if TYPE_CHECKING:
-    from becausal.api import Request
+    from becausal.api import Failure, Request
     from becausal.contracts import Classifier
     from becausal.explanation import Explanation
 
@@ -126,6 +126,7 @@ def explain(
     batch_size: options.BatchSize = None,
     threads: options.Threads = None,
     half: options.Half = False,
+    endpoint: options.Endpoint = None,
 ) -> None:
     """Explain why a model gives pictures their labels.
 
@@ -151,6 +152,7 @@ def explain(
         batch_size=batch_size,
         threads=threads,
         half=half,
+        endpoint=endpoint or (),
     )
     request = Request(
         method=method,
@@ -169,7 +171,7 @@ def explain(
     make_explainer(method, request.options)  # an option that does not exist is said before a model is loaded
     check_writable(out)
     run = Run(loading.load(model), request, choose_folders(images, out), as_json)
-    entries = [run.entry(number) for number in range(len(images)) if not run.is_stopping]
+    entries = run.entries()
     if as_json:
         write_json(entries)
     if run.is_stopping:
@@ -179,7 +181,7 @@ def explain(
 
 
 class Run:
-    """The pictures of one command, one after the other; a bad one does not keep the others from being done."""
+    """The pictures of one command, side by side where that is faster; a bad one does not keep the others from going."""
 
     def __init__(self, model: "Classifier", request: "Request", folders: list[tuple[Path, Path]], as_json: bool) -> None:
         self.is_stopping = False
@@ -188,36 +190,40 @@ class Run:
         self._folders = folders
         self._as_json = as_json
 
-    def entry(self, number: int) -> dict[str, Any]:
-        """What `--json` says of one picture, once it is explained, saved and summed up on the terminal."""
+    def entries(self) -> list[dict[str, Any]]:
+        """What `--json` says of each picture, once it is explained, saved and summed up on the terminal; in their order."""
+        from becausal.api import explain_numbered
+
+        images = [image for image, _ in self._folders]
+        entries: dict[int, dict[str, Any]] = {}
+        title = images[0].name if len(images) == 1 else f"{len(images)} pictures"
+        with Watch(title=title, quiet=self._as_json, count=len(images)) as watch:
+            try:
+                for number, answer in explain_numbered(images, self._model, request=self._request, progress=watch):
+                    with watch.aside():
+                        entries[number] = self._entry(number, answer)
+            except KeyboardInterrupt:
+                if not entries:
+                    raise
+                self.is_stopping = True
+        self.is_stopping |= watch.is_stopping
+        return [entries[number] for number in sorted(entries)]
+
+    def _entry(self, number: int, answer: "Explanation | Failure") -> dict[str, Any]:
+        from becausal.api import Failure
+
         image, folder = self._folders[number]
-        try:
-            explanation = self._explain(number)
-            saved = explanation.save(folder)
-        except OutputError:
-            raise
-        except BecausalError as error:
-            message = one_line(str(error))
+        if isinstance(answer, Failure):
+            message = one_line(str(answer.error))
             is_clear = len(self._folders) == 1 or image.name in message
             complain(message if is_clear else f"{image}: {message}")
             return {"image": str(image), "error": message}
-        if explanation.stopped_by == "interrupt":
+        saved = answer.save(folder)
+        if answer.stopped_by == "interrupt":
             self.is_stopping = True
         if not self._as_json:
-            print_summary(explanation, saved)
-        return explanation.summary() | {"folder": str(saved)}
-
-    def _explain(self, number: int) -> "Explanation":
-        from becausal.api import Failure, explain_many
-
-        image = self._folders[number][0]
-        count = f"{number + 1}/{len(self._folders)} " if len(self._folders) > 1 else ""
-        with Watch(title=f"{count}{image.name}", quiet=self._as_json) as watch:
-            answer = next(explain_many([image], self._model, request=self._request, progress=watch))
-        self.is_stopping = watch.is_stopping
-        if isinstance(answer, Failure):
-            raise answer.error
-        return answer
+            print_summary(answer, saved)
+        return answer.summary() | {"folder": str(saved)}
 
 
 def parse_options(pairs: Sequence[str], partitions: int | None) -> dict[str, Any]:

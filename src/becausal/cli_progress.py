@@ -2,7 +2,9 @@
 
 import signal
 import threading
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +20,15 @@ class Watch(AbstractContextManager["Watch"]):
     """Shows how far things are, and turns the first Ctrl-C into an interrupt between two batches.
 
     Between batches the engine can still round off its best answer so far; a second Ctrl-C ends everything at once.
+    count: of pictures; with more than one the bar says how many are done.
     """
 
-    def __init__(self, *, title: str, quiet: bool) -> None:
+    def __init__(self, *, title: str, quiet: bool, count: int = 1) -> None:
         self.is_stopping = False
         self._told = False
         self._title = title
+        self._count = count
+        self._done = 0
         self._bar = None if quiet else _make_bar()
         self._task: Any = None
         self._before: Any = None
@@ -51,7 +56,21 @@ class Watch(AbstractContextManager["Watch"]):
             from becausal.render.wording import say_share
 
             said = f"{status.stage:<8} {status.calls:>6,} calls, explanation {say_share(status.size)}"
-            self._bar.update(self._task, completed=status.calls, total=status.max_calls, said=said)
+            if self._count == 1:
+                self._bar.update(self._task, completed=status.calls, total=status.max_calls, said=said)
+                return
+            said = f"{self._done}/{self._count} done; {one_line(Path(status.image).name)}: {said}"
+            self._bar.update(self._task, completed=self._done, total=self._count, said=said)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """The bar out of the way while a picture that is done is told of."""
+        self._done += 1
+        if self._bar is not None:
+            self._bar.stop()
+        yield
+        if self._bar is not None and self._done < self._count:
+            self._bar.start()
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if self.is_stopping:

@@ -4,7 +4,7 @@ One polarity everywhere: a `visible` array is True where a pixel is shown. `grid
 for images, (n,) for signals, (d, h, w) for volumes; nothing here knows how many dimensions it has.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -60,6 +60,30 @@ class Stop(Exception):
         super().__init__(reason)
         self.reason = reason
         self.answers = answers if answers is not None else Answers.none()
+
+
+class Wave(np.ndarray[Any, np.dtype[np.bool_]]):
+    """Questions, (n, *grid), with a word to the engine beside them; for all others an array like any other.
+
+    ahead: asked for so many, sets that may well be asked next, likeliest first; a device that has room for them answers
+    them along, and the search never knows. afresh: ask past memo and budget. A part of a wave, or what is made of it,
+    says neither.
+    """
+
+    ahead: Callable[[int], Sequence[Visible]] | None
+    afresh: bool
+
+    def __array_finalize__(self, made_from: Any) -> None:
+        self.ahead = None
+        self.afresh = False
+
+
+def say(visible: Visible, *, ahead: Callable[[int], Sequence[Visible]] | None = None, afresh: bool = False) -> Wave:
+    """The questions, with a word to the engine."""
+    wave = visible.view(Wave)
+    wave.ahead = ahead
+    wave.afresh = afresh
+    return wave
 
 
 T = TypeVar("T")
@@ -162,6 +186,35 @@ class Classifier(Protocol):
     def ask(self, staged: Sequence[Any], which: NDArray[np.intp], visible: Visible) -> NDArray[Any]: ...
 
     def classify(self, pixels: Pixels) -> NDArray[Any]: ...
+
+
+class Promise(Protocol):
+    """A batch under way. `collect` waits for its scores; `seconds` is then how long the model worked on it."""
+
+    @property
+    def seconds(self) -> float: ...
+
+    def is_ready(self) -> bool: ...
+
+    def collect(self) -> NDArray[Any]: ...
+
+
+@runtime_checkable
+class AsyncClassifier(Protocol):
+    """A classifier that works beside us, such as one on a GPU: what it has further.
+
+    `submit` is `ask` that does not wait: it takes `visible` packed eight pixels to a byte, (n, bytes) uint8 as
+    np.packbits makes them of (n, pixels), and their grid. depth: how many batches may be under way at once. ahead: a
+    batch of so many rows takes no longer than a batch of one, about.
+    """
+
+    @property
+    def depth(self) -> int: ...
+
+    @property
+    def ahead(self) -> int: ...
+
+    def submit(self, staged: Sequence[Any], which: NDArray[np.intp], packed: NDArray[np.uint8], grid: Grid) -> Promise: ...
 
 
 @dataclass(frozen=True)

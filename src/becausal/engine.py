@@ -1,141 +1,80 @@
 """The engine: drives searches, packs their questions into batches, remembers answers, keeps the budget.
 
 A search is a generator that yields `visible` arrays (n, *grid) and is sent `Answers`. It never sees a model. The engine
-drives any number of them, of any number of views, and every batch it sends may mix questions of all.
+drives any number of them, of any number of views, and every batch it sends may mix questions of all. While a device
+works on one batch, the searches whose answers have come go on, and fill the next.
 """
 
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
-from itertools import islice
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.contracts import Answers, Classifier, Pixels, Search, Stop, Visible
+from becausal.contracts import Answers, AsyncClassifier, Classifier, Pixels, Promise, Search, Stop, Visible
+from becausal.drives import Case, Drive, Outcome, Share, Stats, assemble, spread
 from becausal.errors import AnswerError, BecausalError
+from becausal.interrupts import Shield
 from becausal.searches import Done, step
-from becausal.targets import Target
+
+__all__ = ["GRACE", "Case", "Engine", "Outcome", "Stats", "check_scores"]
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 GRACE = 128  # calls a search may still make after an interrupt, to round off its answer
 
-
-@dataclass(frozen=True)
-class Case:
-    """One view to be asked about: its backgrounds (one per fill; all must keep the target) and the target."""
-
-    view: Pixels  # (*grid, channels)
-    backgrounds: tuple[Pixels, ...]  # each (*grid, channels)
-    target: Target
-
-    @property
-    def grid(self) -> tuple[int, ...]:
-        return tuple(self.view.shape[:-1])
-
-
-@dataclass
-class Stats:
-    """What driving one search, or many, has cost.
-
-    calls: mutants shown to the model. asked: questions of the searches, repeated ones included. slots: rows of all
-    batches, padding included. model_seconds: inside the classifier; seconds: in all.
-    """
-
-    calls: int = 0
-    asked: int = 0
-    batches: int = 0
-    slots: int = 0
-    model_seconds: float = 0.0
-    seconds: float = 0.0
-
-    @property
-    def fill_rate(self) -> float:
-        return self.calls / self.slots if self.slots else 1.0
-
-
-@dataclass(frozen=True)
-class Outcome(Generic[T]):
-    """A finished search: its result, what stopped it ("finished", "budget", "interrupt"), what it cost."""
-
-    index: int
-    result: T
-    stopped_by: str
-    stats: Stats
-
-
-@dataclass
-class _Drive(Generic[T]):
-    """One search under way."""
-
-    index: int
-    case: Case
-    search: Search[T]
-    staged: list[Any]
-    limit: int | None
-    memo: dict[bytes, tuple[bool, float, float]] = field(default_factory=dict)
-    stats: Stats = field(default_factory=Stats)
-    stopped_by: str = "finished"
-    wave: Visible = field(default_factory=lambda: np.zeros(0, bool))
-    keys: list[bytes] = field(default_factory=list)
-    todo: deque[int] = field(default_factory=deque)  # rows of the wave whose answer is not known yet
-    parts: dict[bytes, list[tuple[bool, float, float]]] = field(default_factory=dict)  # answers under several fills
-    begun: float = field(default_factory=time.perf_counter)
-
-    @property
-    def width(self) -> int:
-        return len(self.staged)
-
-    def room(self) -> int | None:
-        """How many more questions the budget allows; None for no limit."""
-        return None if self.limit is None else max(0, (self.limit - self.stats.calls) // self.width)
-
-    def take(self, wave: Visible) -> None:
-        """Accept a wave of questions; those seen before, or twice, need no call."""
-        self.wave = wave
-        self.stats.asked += len(wave)
-        packed = np.packbits(wave.reshape(len(wave), -1), axis=1)
-        self.keys = [blake2b(row.tobytes(), digest_size=16).digest() for row in packed]
-        self.todo = deque()
-        new: set[bytes] = set()
-        for i, key in enumerate(self.keys):
-            if key not in self.memo and key not in new:
-                new.add(key)
-                self.todo.append(i)
-
-    def answers(self, rows: int) -> Answers:
-        """The answers to the first rows of the wave."""
-        known = [self.memo[k] for k in self.keys[:rows]]
-        holds, margin, confidence = zip(*known, strict=True) if known else ((), (), ())
-        return Answers(np.array(holds, bool), np.array(margin, float), np.array(confidence, float), spent=self.stats.calls)
-
-    def known_prefix(self) -> int:
-        for i, key in enumerate(self.keys):
-            if key not in self.memo:
-                return i
-        return len(self.keys)
-
-    def record(self, row: int, holds: bool, margin: float, confidence: float) -> None:
-        """Note one answer under one fill; with several fills the worst of them counts."""
-        key = self.keys[row]
-        self.stats.calls += 1
-        if self.width > 1:
-            seen = self.parts.setdefault(key, [])
-            seen.append((holds, margin, confidence))
-            if len(seen) < self.width:
-                return
-            del self.parts[key]
-            holds = all(s[0] for s in seen)
-            margin, confidence = min(s[1] for s in seen), min(s[2] for s in seen)
-        self.memo[key] = (holds, margin, confidence)
-
+LOOKS = 8  # whole views that are asked together, where the model works beside us
+LEAST = 32  # rows that are not worth being asked in two batches
 
 Watch = Callable[[int, int], None]  # (index of the search, its calls so far)
+
+
+@dataclass
+class _Kept:
+    """A batch that was answered while we waited."""
+
+    scores: NDArray[Any]
+    seconds: float
+
+    def is_ready(self) -> bool:
+        return True
+
+    def collect(self) -> NDArray[Any]:
+        return self.scores
+
+
+@dataclass
+class _Flight(Generic[T]):
+    """A batch under way; the questions of one search lie together."""
+
+    shares: list[Share[T]]
+    promises: list[Promise]
+    rows: int
+    size: int  # of all its batches, padding included
+
+
+@dataclass
+class _Run(Generic[T]):
+    """What one `run_many` has under way."""
+
+    source: Iterator[tuple[int, tuple[Case, Search[T]]]]
+    active: dict[int, Drive[T]] = field(default_factory=dict)  # by index
+    ready: deque[Drive[T]] = field(default_factory=deque)  # those with questions still to be sent
+    flights: deque[_Flight[T]] = field(default_factory=deque)
+    done: deque[Outcome[T]] = field(default_factory=deque)
+    lost: KeyboardInterrupt | None = None  # what a search ended with that had nothing to give yet
+
+    @property
+    def rows_ready(self) -> int:
+        return sum(drive.rows_left for drive in self.ready)
+
+    @property
+    def rows_flying(self) -> int:
+        return sum(flight.rows for flight in self.flights)
 
 
 class Engine:
@@ -145,76 +84,62 @@ class Engine:
         self.classifier = classifier
         self.batch_size = min(batch_size or classifier.batch_size, classifier.batch_size)
         self.stats = Stats()
-        self._watch = watch
+        self._later = classifier if isinstance(classifier, AsyncClassifier) and classifier.depth > 0 else None
+        self.watch = watch
+        self._shield = Shield()
         self._interrupted = False
+
+    @property
+    def width(self) -> int:
+        """How many searches side by side keep the model busy: one where it is asked and waited for."""
+        return 1 if self._later is None else max(1, self.batch_size // 2)
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether the model works beside us, and need not be waited for."""
+        return self._later is not None
+
+    @property
+    def at_once(self) -> int:
+        """How many whole views are worth looking at together: one where the model is asked and waited for."""
+        return 1 if self._later is None else min(LOOKS, self.batch_size)
 
     def run(self, case: Case, search: Search[T], *, max_calls: int | None = None) -> Outcome[T]:
         """Drive one search to its end."""
         return next(self.run_many([(case, search)], max_calls=max_calls))
 
     def run_many(
-        self, items: Iterable[tuple[Case, Search[T]]], *, max_calls: int | None = None, width: int = 1
+        self, items: Iterable[tuple[Case, Search[T]]], *, max_calls: int | None = None, width: int | None = 1
     ) -> Iterator[Outcome[T]]:
         """Drive searches, `width` of them side by side, and yield each outcome as it comes.
 
-        max_calls is each search's own limit. Results do not depend on `width`, on the batch size or on the order.
+        max_calls is each search's own limit. width: None for as many as keep the model busy. Results do not depend on
+        it, on the batch size or on the order.
         """
-        source = enumerate(items)
-        active: deque[_Drive[T]] = deque()
-        while True:
-            while len(active) < width:
-                following = next(source, None)
-                if following is None:
-                    break
-                index, (case, search) = following
-                staged = [self.stage(case.view, b) for b in case.backgrounds]
-                drive: _Drive[T] = _Drive(index, case, search, staged, max_calls)
-                ended = self._advance(drive, None)
-                if ended is not None:
-                    yield ended
-                else:
-                    active.append(drive)
-            if not active:
-                return
+        run: _Run[T] = _Run(enumerate(items))
+        more = True
+        while more:
             try:
-                self._ask_batch(active)
-            except AnswerError as error:
-                yield from self._fail(active, error)
-                continue
-            except KeyboardInterrupt:
-                if self._interrupted:
+                with self._shield:
+                    while more and not run.done:
+                        more = self._turn(run, width or self.width, max_calls)
+            except KeyboardInterrupt as error:
+                if self._interrupted or self._shield.is_final:
                     raise
                 self._interrupted = True
-                yield from self._interrupt(active)
-                source = enumerate(())
-                continue
-            for _ in range(len(active)):
-                drive = active.popleft()
-                ended = None if drive.todo else self._advance(drive, self._reply(drive))
-                if ended is not None:
-                    yield ended
-                else:
-                    active.append(drive)
+                run.lost = error
+                with self._shield:
+                    self._interrupt(run)
+            if run.done:
+                run.lost = None
+            while run.done:
+                yield run.done.popleft()
+        if run.lost is not None:
+            raise run.lost
 
-    def _fail(self, active: deque[_Drive[T]], error: AnswerError) -> Iterator[Outcome[T]]:
-        """Find out by asking one by one whose question broke the model, and tell those searches."""
-        alone = len(active) == 1
-        for _ in range(len(active)):
-            drive = active.popleft()
-            broken: AnswerError | None = error if alone else None
-            if not alone:
-                try:
-                    self._ask_batch([drive])
-                except AnswerError as own:
-                    broken = own
-            if broken is None and drive.todo:
-                active.append(drive)
-                continue
-            ended = self._advance(drive, broken or self._reply(drive))
-            if ended is not None:
-                yield ended
-            else:
-                active.append(drive)
+    def interrupt(self) -> None:
+        """Have the searches under way round off their best so far, as Ctrl-C does."""
+        self._shield.note()
 
     def ask_afresh(self, case: Case, visible: Visible) -> Answers:
         """The answers to (n, *grid) questions without memo or budget; with several fills the worst counts."""
@@ -231,51 +156,219 @@ class Engine:
         found = []
         for start in range(0, len(visible), self.batch_size):
             part = visible[start : start + self.batch_size]
-            padded = self._pad(part)
-            found.append(self.scores(staged, np.zeros(len(padded), np.intp), padded)[: len(part)])
+            size = self._size(len(part))
+            padded = np.concatenate([part, np.ones((size - len(part), *part.shape[1:]), bool)])
+            found.append(self._scores(self._ask(staged, np.zeros(size, np.intp), padded).collect(), size)[: len(part)])
         return np.concatenate(found)
+
+    def look(self, staged: Sequence[Any], grid: tuple[int, ...]) -> Callable[[], NDArray[Any]]:
+        """Begin to ask what the classifier says of whole views, each staged; call the result to have it."""
+        size = self._size(len(staged))
+        which = np.zeros(size, np.intp)
+        which[: len(staged)] = np.arange(len(staged))
+        if self._later is not None:
+            packed = np.full((size, -(-int(np.prod(grid)) // 8)), 255, np.uint8)
+            promise = self._submit(staged, which, packed, grid)
+        else:
+            promise = self._ask(staged, which, np.ones((size, *grid), bool))
+        return lambda: self._scores(self._safely(promise.collect), size)[: len(staged)]
 
     def stage(self, view: Pixels, background: Pixels) -> Any:
         """The pair where the model lives; a model may be asked there already, so what breaks is an AnswerError too."""
         return self._safely(lambda: self.classifier.stage(view, background))
 
-    def _interrupt(self, active: deque[_Drive[T]]) -> Iterator[Outcome[T]]:
-        for _ in range(len(active)):
-            drive = active.popleft()
+    # One turn: take in a picture, send a batch off, or wait for one and go on with what it says.
+
+    def _turn(self, run: _Run[T], width: int, max_calls: int | None) -> bool:
+        self._fill_up(run, width, max_calls)
+        if not run.active:
+            return False
+        depth = 1 if self._later is None else self._later.depth
+        if run.ready and len(run.flights) < depth and (not run.flights or run.rows_ready >= self._goal(run)):
+            self._launch(run)
+        elif run.flights:
+            self._land(run)
+        return True
+
+    def _fill_up(self, run: _Run[T], width: int, max_calls: int | None) -> None:
+        """Begin searches while there is room for them; one at a time once the device has something to do."""
+        while len(run.active) < width:
+            following = next(run.source, None)
+            if following is None:
+                return
+            index, (case, search) = following
+            staged = case.staged or tuple(self.stage(case.view, b) for b in case.backgrounds)
+            drive = Drive(index, case, search, staged, max_calls)
+            run.active[index] = drive
+            self._advance(run, drive, None)
+            if self._later is not None and (run.flights or run.rows_ready >= self._goal(run)):
+                return
+
+    def _goal(self, run: _Run[T]) -> int:
+        """How many rows a batch should have, so that two of them can be under way by turns."""
+        if self._later is None or self._later.depth == 1:
+            return self.batch_size
+        waiting = run.rows_ready + run.rows_flying
+        wanted = min(self.batch_size, max(self._later.ahead, waiting // 2, LEAST))
+        fitting = [size for size in self.classifier.fixed_sizes if size <= wanted]
+        return fitting[-1] if fitting else wanted
+
+    def _launch(self, run: _Run[T]) -> None:
+        """Send the next batch off."""
+        shares = self._load(run)
+        try:
+            run.flights.append(self._send(shares))
+        except AnswerError as error:
+            self._fail(run, shares, error)
+
+    def _load(self, run: _Run[T]) -> list[Share[T]]:
+        """Questions for a batch, from the waves under way; guesses as well where they cost no time."""
+        shares: list[Share[T]] = []
+        waiting: deque[Drive[T]] = deque()
+        first = run.ready[0].case.view
+        room = max(self._goal(run), 1)
+        while run.ready:
+            drive = run.ready.popleft()
+            view = drive.case.view
+            count = min(len(drive.todo), room // drive.width)
+            if not shares:
+                count = max(count, 1)  # more fills than a batch has rows: the question goes out in several batches
+            if (view.shape, view.dtype) == (first.shape, first.dtype) and count > 0:
+                shares.append(drive.send(count))
+                room -= shares[-1].rows
+            if drive.todo:
+                waiting.append(drive)  # also pictures of another size or type: they wait for a batch of their own
+        run.ready = waiting
+        if self._later is not None and not run.flights:
+            free = min(self._later.ahead, self.batch_size) - sum(share.rows for share in shares)
+            for share in shares[:]:
+                guess = share.drive.guess(free // share.drive.width)
+                if guess is not None:
+                    shares.append(guess)
+                    free -= guess.rows
+        return shares
+
+    def _send(self, shares: list[Share[T]]) -> _Flight[T]:
+        staged, which = assemble(shares)
+        rows = len(which)
+        sizes = [self._size(min(self.batch_size, rows - start)) for start in range(0, rows, self.batch_size)]
+        size = sum(sizes)
+        which = np.concatenate([which, np.zeros(size - rows, np.intp)]) if size > rows else which
+        later = self._later is not None
+        if later:
+            data = spread([share.packed for share in shares], shares, size, 255)
+        else:
+            data = spread([share.visible for share in shares], shares, size, True)
+        promises: list[Promise] = []
+        start = 0
+        with self._shield.lifted:
+            for one in sizes:
+                part = slice(start, start + one)
+                if later:
+                    promises.append(self._submit(staged, which[part], data[part], shares[0].drive.case.grid))
+                else:
+                    promises.append(self._ask(staged, which[part], data[part]))
+                start += one
+        return _Flight(shares, promises, rows, size)
+
+    def _land(self, run: _Run[T]) -> None:
+        """Wait for the oldest batch, hand out its answers, go on with the searches that have all they asked for."""
+        flight = run.flights.popleft()
+        try:
+            self._hand_out(flight)
+        except AnswerError as error:
+            self._fail(run, flight.shares, error)
+            return
+        for share in flight.shares:
+            if share.is_awaited and not share.drive.missing:
+                self._advance(run, share.drive, share.drive.reply())
+
+    def _hand_out(self, flight: _Flight[T]) -> None:
+        with self._shield.lifted:
+            scores = [self._safely(promise.collect) for promise in flight.promises]
+        table = self._scores(scores[0] if len(scores) == 1 else np.concatenate(scores), flight.size)
+        seconds = sum(promise.seconds for promise in flight.promises)
+        self._count(self.stats, len(flight.promises), flight.size, seconds)
+        start = 0
+        for share in flight.shares:
+            end = start + share.rows
+            stats = share.drive.stats
+            slots = flight.size * end // flight.rows - flight.size * start // flight.rows
+            share.record(table[start:end])
+            self._count(stats, 0 if share.is_guess else len(flight.promises), slots, seconds * share.rows / flight.rows)
+            if share.is_guess:
+                self.stats.ahead += share.rows
+            else:
+                self.stats.calls += share.rows
+            start = end
+        if self.watch is not None:
+            with self._shield.lifted:
+                for share in flight.shares:
+                    if share.is_awaited:
+                        self.watch(share.drive.index, share.drive.stats.calls)
+
+    @staticmethod
+    def _count(stats: Stats, batches: int, slots: int, seconds: float) -> None:
+        stats.batches += batches
+        stats.slots += slots
+        stats.model_seconds += seconds
+
+    def _fail(self, run: _Run[T], shares: list[Share[T]], error: AnswerError) -> None:
+        """Find out by asking one by one whose question broke the model, and tell those searches."""
+        alone = len(shares) == 1
+        for share in shares:
+            if not share.is_awaited:
+                continue
+            broken: AnswerError | None = error if alone else None
+            if not alone:
+                try:
+                    self._hand_out(self._send([share]))
+                except AnswerError as own:
+                    broken = own
+            drive = share.drive
+            if broken is not None:
+                if drive in run.ready:
+                    run.ready.remove(drive)
+                self._advance(run, drive, broken)
+            elif not drive.missing:
+                self._advance(run, drive, drive.reply())
+
+    def _interrupt(self, run: _Run[T]) -> None:
+        """Tell every search to stop; none is begun any more."""
+        run.source = iter(())
+        run.flights.clear()
+        run.ready.clear()
+        for drive in list(run.active.values()):
             drive.stopped_by = "interrupt"
             grace = drive.stats.calls + GRACE * drive.width
             drive.limit = grace if drive.limit is None else min(drive.limit, grace)
-            ended = self._advance(drive, Stop("interrupt", drive.answers(drive.known_prefix())))
-            if ended is not None:
-                yield ended
-            else:
-                active.append(drive)
+            try:
+                self._advance(run, drive, Stop("interrupt", drive.answers(drive.known_prefix())))
+            except KeyboardInterrupt as error:
+                if self._shield.is_final:
+                    raise
+                run.lost = error  # it had nothing to give; the others may
 
-    def _advance(self, drive: _Drive[T], message: Answers | Stop | AnswerError | None) -> Outcome[T] | None:
-        """Give the search its answers until it asks something that needs a call; its outcome if it ends."""
+    def _advance(self, run: _Run[T], drive: Drive[T], message: Answers | Stop | AnswerError | None) -> None:
+        """Give the search its answers until it asks something that needs a call, or ends."""
         while True:
-            state = step(drive.search, message)
+            try:
+                state = step(drive.search, message)
+            except BaseException:
+                del run.active[drive.index]
+                raise
             if isinstance(state, Done):
+                del run.active[drive.index]
                 drive.stats.seconds = time.perf_counter() - drive.begun
-                return Outcome(drive.index, state.result, drive.stopped_by, drive.stats)
-            drive.take(self._checked(state, drive.case))
-            room = drive.room()
-            if room is not None and len(drive.todo) > room:
-                # What fits is still asked: a search that gathers others can use a part of a wave.
-                drive.todo = deque(islice(drive.todo, room))
+                run.done.append(Outcome(drive.index, state.result, drive.stopped_by, drive.stats))
+                return
+            claimed = drive.take(self._checked(state, drive.case))
+            self.stats.calls += claimed
+            self.stats.ahead -= claimed
             if drive.todo:
-                return None
-            message = self._reply(drive)
-
-    @staticmethod
-    def _reply(drive: _Drive[T]) -> Answers | Stop:
-        """The answers to the whole wave, or, where the budget did not reach, the word to stop with those there are."""
-        known = drive.known_prefix()
-        if known == len(drive.keys):
-            return drive.answers(known)
-        if drive.stopped_by == "finished":
-            drive.stopped_by = "budget"
-        return Stop(drive.stopped_by, drive.answers(known))
+                run.ready.append(drive)
+                return
+            message = drive.reply()
 
     @staticmethod
     def _checked(wave: Visible, case: Case) -> Visible:
@@ -283,78 +376,30 @@ class Engine:
             raise AnswerError(f"a search asked with an array of {wave.dtype} {wave.shape}; expected bool (n, {case.grid})")
         return wave
 
-    def _ask_batch(self, active: Sequence[_Drive[T]]) -> None:
-        """Fill one batch from the waves under way, ask it, hand out the answers."""
-        rows: list[tuple[_Drive[T], int, int]] = []  # drive, row of its wave, which of its fills
-        taken: list[tuple[_Drive[T], int]] = []
-        first = active[0].case.view
-        for drive in active:
-            view = drive.case.view
-            if rows and (view.shape, view.dtype) != (first.shape, first.dtype):
-                continue  # pictures of another size or type wait for a batch of their own
-            drive.parts.clear()  # of a question whose batch was interrupted between two fills
-            count = min(len(drive.todo), max(0, self.batch_size - len(rows)) // drive.width)
-            if not rows and drive.todo:
-                count = max(count, 1)  # more fills than a batch has rows: the question goes out in several batches
-            rows += [(drive, row, fill) for row in islice(drive.todo, count) for fill in range(drive.width)]
-            taken.append((drive, count))
-        for start in range(0, len(rows), self.batch_size):
-            self._ask_rows(rows[start : start + self.batch_size])
-        for drive, count in taken:  # only now: an interrupted batch is asked again, or given up, as a whole
-            for _ in range(count):
-                drive.todo.popleft()
-            if count and self._watch is not None:
-                self._watch(drive.index, drive.stats.calls)
+    # The classifier
 
-    def _ask_rows(self, rows: list[tuple[_Drive[T], int, int]]) -> None:
-        staged: list[Any] = []
-        places: dict[int, int] = {}
-        which = np.empty(len(rows), np.intp)
-        for i, (drive, _, fill) in enumerate(rows):
-            pair = drive.staged[fill]
-            if id(pair) not in places:
-                places[id(pair)] = len(staged)
-                staged.append(pair)
-            which[i] = places[id(pair)]
-        visible = np.stack([drive.wave[row] for drive, row, _ in rows])
-        visible = self._pad(visible)
-        size = len(visible)
-        which = np.concatenate([which, np.zeros(size - len(rows), np.intp)])
+    def _size(self, rows: int) -> int:
+        """The next fixed size, where the classifier has any."""
+        return next((size for size in self.classifier.fixed_sizes if size >= rows), rows)
+
+    def _ask(self, staged: Sequence[Any], which: NDArray[np.intp], visible: Visible) -> _Kept:
         begun = time.perf_counter()
-        scores = self.scores(staged, which, visible)[: len(rows)]
-        elapsed = time.perf_counter() - begun
-        self._count(self.stats, len(rows), size, elapsed)
-        self.stats.calls += len(rows)
-        start = 0
-        while start < len(rows):
-            drive, end = rows[start][0], start + 1
-            while end < len(rows) and rows[end][0] is drive:
-                end += 1
-            judged = drive.case.target.judge(scores[start:end])
-            for i in range(start, end):
-                j = i - start
-                drive.record(rows[i][1], bool(judged.holds[j]), float(judged.margin[j]), float(judged.confidence[j]))
-            self._count(drive.stats, end - start, end - start, elapsed * (end - start) / len(rows))
-            start = end
-
-    @staticmethod
-    def _count(stats: Stats, rows: int, slots: int, elapsed: float) -> None:
-        stats.batches += 1
-        stats.slots += slots
-        stats.model_seconds += elapsed
-
-    def _pad(self, visible: Visible) -> Visible:
-        """The questions, filled up with whole views to the next fixed size, where the classifier has any."""
-        rows = len(visible)
-        size = next((size for size in self.classifier.fixed_sizes if size >= rows), rows)
-        return np.concatenate([visible, np.ones((size - rows, *visible.shape[1:]), bool)]) if size > rows else visible
-
-    def scores(self, staged: Sequence[Any], which: NDArray[np.intp], visible: Visible) -> NDArray[Any]:
-        """What the classifier says, checked; whatever breaks in it becomes an AnswerError."""
         scores = self._safely(lambda: self.classifier.ask(staged, which, visible))
-        return check_scores(scores, len(visible), self.classifier.info.output)
+        return _Kept(scores, time.perf_counter() - begun)
+
+    def _submit(
+        self, staged: Sequence[Any], which: NDArray[np.intp], packed: NDArray[np.uint8], grid: tuple[int, ...]
+    ) -> Promise:
+        later = self._later
+        if later is None:
+            raise TypeError("this classifier answers at once")
+        return self._safely(lambda: later.submit(staged, which, packed, grid))
+
+    def _scores(self, scores: NDArray[Any], rows: int) -> NDArray[Any]:
+        return check_scores(scores, rows, self.classifier.info.output)
 
     def _safely(self, call: Callable[[], R]) -> R:
+        """Whatever breaks in the classifier becomes an AnswerError."""
         try:
             return call()
         except (BecausalError, KeyboardInterrupt):

@@ -1,12 +1,13 @@
 """From a sufficient set to one from which no cell of a stated grain can be removed."""
 
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.contracts import Answers, Grid, Saliency, Search, Stop, Visible
+from becausal.contracts import Answers, Grid, Saliency, Search, Stop, Visible, say
 from becausal.regions import cells
 
 COARSEST = 8  # cells along the longest side on the first scale
@@ -115,23 +116,25 @@ def settle(
     """
     queue = _Queue(present(visible, cell), importance)
     queue.success = 0
+    less = _Less(cell)
     current, group, failures = visible, 2, 0
     try:
         while len(order := queue.order(margin)):
             if failures >= ROW:
                 row = order[:ROW]
-                answers = yield np.stack([current & (cell != c) for c in row])
+                trials = np.stack([less(current, row[i : i + 1]) for i in range(len(row))])
+                answers = yield say(trials, ahead=partial(_next_singles, less, current, order[ROW:]))
                 _learn(queue, row, answers, margin)
                 if not answers.holds.any():
                     continue
                 best = int(np.argmax(np.where(answers.holds, answers.margin, -inf)))
-                current, margin = current & (cell != row[best]), float(answers.margin[best])
+                current, margin = trials[best], float(answers.margin[best])
                 queue.drop(row[best : best + 1])
                 group, failures = min(2, int(answers.holds.sum())), 0
                 continue
             together = order[:group]
-            trial = current & ~np.isin(cell, together)
-            answers = yield trial[None]
+            trial = less(current, together)
+            answers = yield say(trial[None], ahead=partial(_next_groups, less, current, order, group))
             if answers.holds[0]:
                 current, margin = trial, float(answers.margin[0])
                 queue.drop(together)
@@ -144,6 +147,46 @@ def settle(
     except Stop:
         return Settled(current, False, queue.harm)
     return Settled(current, True, queue.harm)
+
+
+class _Less:
+    """Takes cells out of sets of pixels; cell: (*grid,) the number of each pixel's cell."""
+
+    def __init__(self, cell: NDArray[np.intp]) -> None:
+        flat = cell.reshape(-1)
+        self._pixels = np.argsort(flat, kind="stable")  # cell by cell
+        self._starts = np.searchsorted(flat[self._pixels], np.arange(int(flat.max()) + 2))
+
+    def __call__(self, visible: Visible, gone: NDArray[np.intp]) -> Visible:
+        """A copy of the set, (*grid,), without these cells."""
+        out = visible.copy()
+        flat = out.reshape(-1)
+        for number in gone.tolist():
+            flat[self._pixels[self._starts[number] : self._starts[number + 1]]] = False
+        return out
+
+
+def _next_singles(less: _Less, current: Visible, order: NDArray[np.intp], count: int) -> list[Visible]:
+    """What is asked next if every removal fails: the next cells, one by one."""
+    return [less(current, order[i : i + 1]) for i in range(min(count, len(order)))]
+
+
+def _next_groups(less: _Less, current: Visible, order: NDArray[np.intp], group: int, count: int) -> list[Visible]:
+    """What is asked next: if the first cells together can go, as far as the order stays; if not, fewer, then single ones.
+
+    A third of the guesses is on success.
+    """
+    guesses: list[Visible] = []
+    size, gone = group, group
+    while len(guesses) < count // 3 and gone < len(order):
+        size = min(2 * size, GROUP)
+        guesses.append(less(current, order[: gone + size]))
+        gone += size
+    group //= 2
+    while group >= 1:
+        guesses.append(less(current, order[:group]))
+        group //= 2
+    return guesses + _next_singles(less, current, order[1:], count - len(guesses))
 
 
 def _learn(queue: _Queue, tried: NDArray[np.intp], answers: Answers, margin: float) -> None:

@@ -26,6 +26,9 @@ def step(search: Search[T], message: Answers | Exception | None) -> Visible | Do
         return search.throw(message) if isinstance(message, Exception) else search.send(message)
     except StopIteration as end:
         return Done(end.value)
+    finally:
+        if isinstance(message, Stop):
+            message.__traceback__ = None  # it holds the search's frame, and that often holds it: all would wait for gc
 
 
 def gather(searches: Sequence[Search[T]]) -> Search[list[T]]:
@@ -74,11 +77,11 @@ class Course:
         rows = np.flatnonzero(answers.holds)
         if not len(rows):
             return
-        counts = np.count_nonzero(wave[rows].reshape(len(rows), -1), axis=1)
-        i = int(np.argmin(counts))
-        if counts[i] < self.pixels:
-            self.pixels = int(counts[i])
-            self.visible = wave[rows[i]].copy()
+        counts = [int(np.count_nonzero(wave[row])) for row in rows]  # faster than all at once
+        least = min(counts)
+        if least < self.pixels:
+            self.pixels = least
+            self.visible = np.array(wave[rows[counts.index(least)]])
 
     def follow(self, search: Search[T], *, limit: int | None = None) -> Search[T]:
         """The same search, watched, and told to stop once `limit` calls are spent in all."""
@@ -88,7 +91,7 @@ class Course:
             message: Answers | Stop = Stop("budget")
             if room:
                 try:
-                    message = yield state[:room]
+                    message = yield state if room == len(state) else state[:room]
                     self.note(state, message)
                     if room < len(state):
                         message = Stop("budget", message)

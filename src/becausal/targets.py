@@ -64,6 +64,12 @@ class Target:
         """How far the label is ahead of the one that would push it out of the top k; ties go to the lower id."""
         if scores.shape[1] <= self.top:
             return np.ones(len(scores))
+        if self.top == 1:  # the same as below, without its copies
+            before, after = (
+                part.max(axis=1, initial=-np.inf) for part in (scores[:, : self.label_id], scores[:, self.label_id + 1 :])
+            )
+            own = scores[:, self.label_id]
+            return _signed(_ratio(mine, np.maximum(before, after).astype(np.float64)), (own > before) & (own >= after))
         others = np.delete(scores, self.label_id, axis=1)
         rival = np.partition(others, -self.top, axis=1)[:, -self.top].astype(np.float64)
         before = (others[:, : self.label_id] >= scores[:, self.label_id, None]).sum(axis=1)

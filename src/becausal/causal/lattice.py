@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from math import floor
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +26,12 @@ class Lattice:
         return tuple(-(-side // self.grain) for side in self.grid)
 
     def show(self, cells: Cells) -> Visible:
-        """A set of cells as a set of pixels, (*grid,)."""
+        """Sets of cells, (..., *lattice), as sets of pixels, (..., *grid)."""
         pixels = cells
-        for axis in range(cells.ndim):
+        for axis in range(-1, -len(self.grid) - 1, -1):  # the last one first: the others then repeat whole rows
             pixels = np.repeat(pixels, self.grain, axis=axis)
-        return pixels[tuple(slice(0, side) for side in self.grid)]
+        before = (slice(None),) * (cells.ndim - len(self.grid))
+        return pixels[before + tuple(slice(0, side) for side in self.grid)]
 
     def spread(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """One number per cell as one per pixel, (*grid,)."""
@@ -53,8 +56,8 @@ class Harm:
         self.trials = np.zeros(self.shape)
 
     def learn(self, part: Cells, loss: float) -> None:
-        self.loss[part] += loss / max(1, int(part.sum()))
-        self.trials[part] += 1
+        np.add(self.loss, loss / max(1, int(np.count_nonzero(part))), out=self.loss, where=part)
+        self.trials += part
 
     def fade(self, keep: float) -> None:
         self.loss *= keep
@@ -81,36 +84,50 @@ class Proposer:
 
     def draw(self, kind: str, share: float) -> Cells | None:
         """A part of that kind; None if nothing, or everything, would go."""
-        count = int(self.cells.sum())
+        count = np.count_nonzero(self.cells)
         wanted = max(1, round(share * count))
         part = KINDS[kind](self, wanted) & self.cells
-        return part if 0 < part.sum() < count else None
+        return part if 0 < np.count_nonzero(part) < count else None
 
-    def place(self) -> NDArray[np.intp]:
-        """A shown cell, likelier where little harm is expected."""
+    @cached_property
+    def _weighted(self) -> tuple[NDArray[np.intp], NDArray[np.float64], float]:
+        """The numbers of the shown cells, their weights added up from the first on, and the sum of all."""
         members = np.flatnonzero(self.cells)
         expected = self.harm.reshape(-1)[members]
         spread = float(expected.std())
         weights = np.ones(len(members))
         if spread > 0 and self.trust > 0:
             weights = np.exp(-self.trust * np.clip((expected - expected.mean()) / spread, -3, 3))
-        chosen = members[np.searchsorted(np.cumsum(weights), self.rng.random() * weights.sum(), side="right")]
-        return np.array(np.unravel_index(chosen, self.cells.shape))
+        return members, np.cumsum(weights), float(weights.sum())
+
+    def place(self) -> list[int]:
+        """A shown cell, likelier where little harm is expected: its position on the lattice."""
+        members, sums, total = self._weighted
+        chosen = int(members[sums.searchsorted(self.rng.random() * total, side="right")])
+        position = []
+        for side in self.cells.shape[::-1]:
+            chosen, at = divmod(chosen, side)
+            position.append(at)
+        return position[::-1]
 
     def box(self, wanted: int) -> Cells:
         """A box around a place, of random proportions, just large enough to hold the wanted number of shown cells."""
-        centre = self.place() + 0.5
-        proportions = np.exp(self.rng.normal(0.0, 0.35, self.cells.ndim))
+        centre = [at + 0.5 for at in self.place()]
+        proportions = np.exp(self.rng.normal(0.0, 0.35, self.cells.ndim)).tolist()
+        around = list(zip(centre, proportions, strict=True))
 
         def slices(radius: float) -> tuple[slice, ...]:
-            low = np.floor(centre - radius * proportions).astype(int)
-            side = np.maximum(1, np.rint(2 * radius * proportions).astype(int))
-            return tuple(slice(max(0, a), max(0, a) + b) for a, b in zip(low, side, strict=True))
+            found = []
+            for at, stretch in around:
+                low = floor(at - radius * stretch)
+                low = low if low > 0 else 0
+                found.append(slice(low, low + (round(2 * radius * stretch) or 1)))
+            return tuple(found)
 
         small, large = 0.5, 2.0 * max(self.cells.shape)
         for _ in range(9):
             middle = (small + large) / 2
-            enough = self.cells[slices(middle)].sum() >= wanted
+            enough = np.count_nonzero(self.cells[slices(middle)]) >= wanted
             small, large = (small, middle) if enough else (middle, large)
         part = np.zeros(self.cells.shape, bool)
         part[slices(large)] = True
@@ -131,10 +148,14 @@ class Proposer:
         """Several smaller blocks, each around a place of its own."""
         side = max(1, round(BLOCK * wanted ** (1 / self.cells.ndim)))
         part = np.zeros(self.cells.shape, bool)
+        have = 0
         for _ in range(4 * wanted):
-            low = self.place() - self.rng.integers(0, side, self.cells.ndim)
-            part[tuple(slice(max(0, a), max(0, a) + side) for a in low)] = True
-            if (part & self.cells).sum() >= wanted:
+            place, shift = self.place(), self.rng.integers(0, side, self.cells.ndim).tolist()
+            low = [a - b if a > b else 0 for a, b in zip(place, shift, strict=True)]
+            block = tuple([slice(a, a + side) for a in low])
+            have += int(np.count_nonzero(self.cells[block] > part[block]))  # shown, and not in a block before
+            part[block] = True
+            if have >= wanted:
                 break
         return part
 

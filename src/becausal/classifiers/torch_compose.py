@@ -1,7 +1,7 @@
 """Mutants as torch tensors: made by numpy for a module on the CPU, and on the device itself for one on a GPU."""
 
+import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -14,12 +14,36 @@ from becausal.contracts import Pixels, Visible
 Tensor = Any  # torch.Tensor; torch is imported only when a torch model is loaded
 
 
-@dataclass(frozen=True)
 class StagedTensors:
-    """A view and its background on the device, normalised, each (1, channels, h, w)."""
+    """A view and its background on the device: a place in the pool, free again once nobody holds this."""
 
-    view: Tensor
-    background: Tensor
+    def __init__(self, pool: "Pool", place: int) -> None:
+        self.pool = pool
+        self.place = place
+        weakref.finalize(self, pool.free.append, place)
+
+
+class Pool:
+    """Pairs of view and background of one size, normalised, side by side in one tensor, (places, 2, h, w, channels).
+
+    So a batch of mutants of many pictures is one look-up, with nothing to put together first.
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        self.pairs: Tensor = like.new_empty((4, *like.shape))
+        self.free: list[int] = list(range(4))
+
+    def add(self, pair: Tensor) -> StagedTensors:
+        """Take in a pair, (2, h, w, channels)."""
+        if not self.free:
+            held = len(self.pairs)
+            larger = self.pairs.new_empty((2 * held, *self.pairs.shape[1:]))
+            larger[:held] = self.pairs
+            self.pairs = larger
+            self.free += range(held, 2 * held)
+        place = self.free.pop()
+        self.pairs[place] = pair
+        return StagedTensors(self, place)
 
 
 @final
@@ -53,43 +77,61 @@ class DeviceComposer:
         self._numbers = numbers
         self._device = device
         self._half = half
+        self._pools: dict[tuple[int, ...], Pool] = {}
+        self._places: Tensor = None  # what each bit of a byte is worth
 
     def bring(self, pixels: Pixels) -> Tensor:
         """Pixels (n, h, w, channels), normalised, on the device as (n, channels, h, w)."""
+        return self._bring(pixels).permute(0, 3, 1, 2)  # a view: memory stays (n, h, w, channels)
+
+    def _bring(self, pixels: Pixels) -> Tensor:
         import torch
 
         values = torch.from_numpy(np.ascontiguousarray(self._numbers.apply(pixels)))
-        there = values.to(self._device, torch.float16 if self._half else torch.float32)
-        return there.permute(0, 3, 1, 2)  # a view: memory stays (n, h, w, channels)
+        if self._device.startswith("cuda"):
+            values = values.pin_memory()  # or the copy would wait for whatever the device is busy with
+        return values.to(self._device, torch.float16 if self._half else torch.float32, non_blocking=True)
 
     def stage(self, view: Pixels, background: Pixels) -> StagedTensors:
-        pair = self.bring(np.stack([view, background]))
-        return StagedTensors(pair[:1], pair[1:])
+        import torch
+
+        with torch.inference_mode():
+            pair = self._bring(np.stack([view, background]))
+            pool = self._pools.setdefault(tuple(pair.shape), Pool(pair))
+            return pool.add(pair)
 
     def compose(self, staged: Sequence[StagedTensors], which: NDArray[np.intp], visible: Visible) -> Tensor:
         """Mutants, (n, channels, h, w), made on the device."""
         import torch
 
-        view, background = staged[0].view, staged[0].background
-        if len(staged) > 1:
-            rows = torch.from_numpy(np.array(which)).to(self._device)
-            view = torch.cat([pair.view for pair in staged])[rows]
-            background = torch.cat([pair.background for pair in staged])[rows]
-        mutants = torch.where(self._unpack(visible), view, background)
-        return mutants.contiguous(memory_format=torch.channels_last)
+        packed = torch.from_numpy(np.packbits(visible.reshape(len(visible), -1), axis=1)).to(self._device)
+        places = torch.from_numpy(places_of(staged, which)).to(self._device)
+        pool = staged[0].pool
+        out = pool.pairs.new_empty((len(visible), *pool.pairs.shape[2:]))
+        self.compose_there(pool, places, packed, out)
+        return out.permute(0, 3, 1, 2)
 
-    def _unpack(self, visible: Visible) -> Tensor:
-        """`visible` on the device, (n, 1, h, w) bool; it travels as bits, an eighth of its size."""
+    def compose_there(self, pool: Pool, places: Tensor | int, packed: Tensor, out: Tensor) -> None:
+        """Mutants into `out`, (n, h, w, channels), from bits that are on the device already, (n, bytes).
+
+        places: of the pairs in the pool, (n,), or one for all rows.
+        """
         import torch
 
-        rows, pixels = len(visible), visible[0].size
-        packed = torch.from_numpy(np.packbits(visible.reshape(rows, -1), axis=1))
-        if self._device.startswith("cuda"):
-            packed = packed.pin_memory()  # or the copy would wait for whatever the device is busy with
-        packed = packed.to(self._device, non_blocking=True)
-        places = torch.tensor([128, 64, 32, 16, 8, 4, 2, 1], dtype=torch.uint8, device=self._device)
-        bits = (packed.unsqueeze(-1) & places).ne(0).reshape(rows, -1)[:, :pixels]
-        return bits.reshape(rows, 1, *visible.shape[1:])
+        if self._places is None:
+            self._places = torch.tensor([128, 64, 32, 16, 8, 4, 2, 1], dtype=torch.uint8, device=packed.device)
+        rows, h, w = out.shape[:3]
+        bits = (packed.unsqueeze(-1) & self._places).ne(0).reshape(rows, -1)[:, : h * w].reshape(rows, h, w, 1)
+        if isinstance(places, int):
+            pair = pool.pairs[places : places + 1]
+        else:
+            pair = pool.pairs.index_select(0, places)
+        torch.where(bits, pair[:, 0], pair[:, 1], out=out)
+
+
+def places_of(staged: Sequence[StagedTensors], which: NDArray[np.intp]) -> NDArray[np.int64]:
+    """The place in the pool of each row's pair."""
+    return np.array([pair.place for pair in staged], np.int64)[which]
 
 
 def make_composer(numbers: Normalisation, device: str, *, half: bool) -> HostComposer | DeviceComposer:

@@ -12,8 +12,9 @@ from becausal.classifiers.preprocess import LUMINANCE, Normalisation, choose_num
 from becausal.classifiers.reading import Reading, name_classes, probe_pictures, read_output
 from becausal.classifiers.settings import Metadata, Settings
 from becausal.classifiers.torch_compose import DeviceComposer, HostComposer, make_composer
+from becausal.classifiers.torch_device import DeviceRunner
 from becausal.classifiers.user_code import call, file_sha256, load_function, read_constants, split_target
-from becausal.contracts import ModelInfo, Pixels, Visible
+from becausal.contracts import Grid, ModelInfo, Pixels, Promise, Visible
 from becausal.errors import MissingExtraError, ModelError
 
 Tensor = Any  # torch.Tensor; torch is imported only when a torch model is loaded
@@ -47,6 +48,10 @@ class TorchClassifier:
         self._part = min(_PART, batch_size)
         self._batch_size = batch_size // self._part * self._part  # whole parts, so that no odd one is left over
         self._lock = threading.Lock()
+        self._ahead: int | None = None
+        self._runner: DeviceRunner | None = None
+        if info.device.startswith("cuda") and isinstance(composer, DeviceComposer):
+            self._runner = DeviceRunner(self._network, self._read, composer, _sizes(self._part), info.device)
 
     @property
     def info(self) -> ModelInfo:
@@ -58,19 +63,49 @@ class TorchClassifier:
 
     @property
     def fixed_sizes(self) -> tuple[int, ...]:
-        """On a GPU a few sizes only, as each new one costs seconds of planning; larger ones are run in parts."""
+        """On a GPU a few sizes only, as each new one costs time to plan and record; larger ones are run in parts."""
         if self._info.device == "cpu":
             return ()
         part = min(_PART, self._batch_size)
-        return tuple(sorted({max(1, part // 4), *range(part, self._batch_size + 1, part)}))
+        return (*_sizes(part), *range(2 * part, self._batch_size + 1, part))
+
+    @property
+    def depth(self) -> int:
+        """Two batches on a CUDA device, one at work and one waiting; 0 where nothing works beside us."""
+        return 0 if self._runner is None else 2
+
+    @property
+    def ahead(self) -> int:
+        """How many rows take no longer than one: measured, when it is first asked for."""
+        if self._ahead is None:
+            self._ahead = self._measure_ahead()
+        return self._ahead
+
+    def _measure_ahead(self) -> int:
+        geometry = self._info.geometry
+        if self._runner is None or geometry is None:
+            return 0
+        blank = np.zeros((*geometry.grid, self._info.channels or 3), np.uint8)
+        return self._runner.measure_ahead(self.stage(blank, blank), geometry.grid)
 
     def stage(self, view: Pixels, background: Pixels) -> Any:
         return self._composer.stage(view, background)
 
     def ask(self, staged: Sequence[Any], which: NDArray[np.intp], visible: Visible) -> NDArray[Any]:
+        if self._runner is not None:
+            packed = np.packbits(visible.reshape(len(visible), -1), axis=1)
+            return self.submit(staged, which, packed, visible.shape[1:]).collect()
         return self._answer(len(visible), lambda rows: self._composer.compose(staged, which[rows], visible[rows]))
 
+    def submit(self, staged: Sequence[Any], which: NDArray[np.intp], packed: NDArray[np.uint8], grid: Grid) -> Promise:
+        """Begin with a batch on a CUDA device."""
+        if self._runner is None:
+            raise ModelError(f"a module on {self._info.device} answers at once: use ask")
+        return self._runner.submit(staged, which, packed, grid)
+
     def classify(self, pixels: Pixels) -> NDArray[Any]:
+        if self._runner is not None:
+            return self._runner.classify(self._composer.bring(pixels).permute(0, 2, 3, 1))
         return self._answer(len(pixels), lambda rows: self._composer.bring(pixels[rows]))
 
     def normalise(self, pixels: Tensor) -> Tensor:
@@ -122,13 +157,30 @@ class TorchClassifier:
             return first_tensor(self.module(batch))
 
     def _scores(self, raw: Tensor) -> NDArray[Any]:
+        return self._read(np.asarray(self._finished(raw).cpu().numpy()))
+
+    def _network(self, batch: Tensor) -> Tensor:
+        return self._finished(self._classified(batch))
+
+    def _finished(self, raw: Tensor) -> Tensor:
+        """The output with its softmax, where it needs one; half precision, which numpy half knows, becomes float32."""
         import torch
 
-        reading = self._reading
-        if reading.meaning == "logits" and not reading.is_single and raw.ndim == 2:
+        if self._has_plain_logits(raw.ndim):
             # On the device: a thousand classes of a thousand mutants take longer in numpy than the whole network.
-            return np.asarray(torch.softmax(raw.float(), 1).cpu().numpy(), np.float32)
-        return reading.scores(_to_numpy(raw))
+            return torch.softmax(raw.float(), 1)
+        return raw.float() if raw.is_floating_point() else raw
+
+    def _read(self, output: NDArray[Any]) -> NDArray[Any]:
+        return output if self._has_plain_logits(output.ndim) else self._reading.scores(output)
+
+    def _has_plain_logits(self, axes: int) -> bool:
+        return self._reading.meaning == "logits" and not self._reading.is_single and axes == 2
+
+
+def _sizes(part: int) -> tuple[int, ...]:
+    """Batch sizes up to `part`: powers of two from 8 on, and itself."""
+    return tuple(sorted({part, *(size for size in (8, 16, 32, 64, 128) if size < part)}))
 
 
 def load(target: str, settings: Settings) -> TorchClassifier:
@@ -189,7 +241,7 @@ def wrap(
         notes=(*found.notes, *assumed, *more, *heard),
         loading=settings.loading,
     )
-    batch_size = settings.batch_size or (32 if device == "cpu" else 4 * _PART)
+    batch_size = settings.batch_size or (32 if device == "cpu" else _PART)
     return TorchClassifier(module, info, numbers, composer, reading, batch_size=batch_size)
 
 

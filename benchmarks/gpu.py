@@ -1,0 +1,327 @@
+"""How much of a GPU explaining uses: calls a second against the bare network, and the time one picture takes.
+
+    python benchmarks/gpu.py --model torch:net.py:build --preprocess tf --pictures DIR --out gpu.json
+
+Beside the network given, one of the size of ResNet-50 with random weights is measured, each in float32 and float16. For
+each: what the bare network does (the better of plain calls and a CUDA graph, best of several batch sizes, nothing but
+the forward pass on a batch that lies on the device), one picture after the other, and many side by side. "of bare" is
+the share of the bare network's rate that explaining reaches, calls counted and guesses not. Without --pictures the
+package's own scenes are taken.
+"""
+
+import argparse
+import json
+import platform
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import becausal
+from becausal.classifiers import load_model
+from becausal.classifiers.settings import gather_settings
+from becausal.classifiers.torch_module import TorchClassifier, wrap
+from becausal.images import Picture, load_image
+
+SIDE = 224
+
+
+def make_resnet50(seed: int) -> Any:
+    """A network of ResNet-50's layers, 25.6 million weights, random, but set so that pictures differ in their labels."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(seed)
+
+    def conv(inside: int, outside: int, side: int, stride: int = 1) -> Any:
+        return nn.Sequential(
+            nn.Conv2d(inside, outside, side, stride=stride, padding=side // 2, bias=False), nn.BatchNorm2d(outside)
+        )
+
+    class Bottleneck(nn.Module):
+        def __init__(self, inside: int, width: int, stride: int) -> None:
+            super().__init__()
+            self.body = nn.Sequential(
+                conv(inside, width, 1),
+                nn.ReLU(True),
+                conv(width, width, 3, stride),
+                nn.ReLU(True),
+                conv(width, 4 * width, 1),
+            )
+            same = inside == 4 * width and stride == 1
+            self.short = nn.Identity() if same else conv(inside, 4 * width, 1, stride)
+            self.last = nn.ReLU(True)
+
+        def forward(self, x: Any) -> Any:
+            return self.last(self.body(x) + self.short(x))
+
+    blocks: list[Any] = [conv(3, 64, 7, 2), nn.ReLU(True), nn.MaxPool2d(3, 2, 1)]
+    inside = 64
+    for width, count, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        for i in range(count):
+            blocks.append(Bottleneck(inside, width, stride if i == 0 else 1))
+            inside = 4 * width
+    head = nn.Linear(inside, 1000)
+    nn.init.normal_(head.weight, std=0.5)
+    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
+
+
+def settle_norms(module: Any, pixels: Any, device: str) -> Any:
+    """The batch norms' own statistics, from pictures: with random weights nothing else keeps numbers in range."""
+    import torch
+    from torch import nn
+
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            part.momentum = None  # the plain mean
+    module = module.to(device).train()
+    with torch.no_grad():
+        module(torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2).float() / 127.5 - 1)
+    return module.eval()
+
+
+def measure_bare(classifier: TorchClassifier, sizes: tuple[int, ...], side: int) -> dict[str, float]:
+    """Pictures a second through the module alone, per batch size: plain calls, and as a CUDA graph."""
+    import torch
+
+    weight = next(classifier.module.parameters())
+    found = {}
+    for size in sizes:
+        batch = torch.rand((size, 3, side, side), device=weight.device, dtype=weight.dtype)
+        batch = batch.contiguous(memory_format=torch.channels_last)
+        with (
+            torch.inference_mode(),
+            torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False),
+        ):
+            aside = torch.cuda.Stream()
+            with torch.cuda.stream(aside):
+                for _ in range(3):
+                    classifier.module(batch)
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                classifier.module(batch)
+            for name, run in (("plain", lambda batch=batch: classifier.module(batch)), ("graph", graph.replay)):
+                run()
+                torch.cuda.synchronize()
+                begun, times = time.perf_counter(), 0
+                while time.perf_counter() - begun < 0.3:
+                    for _ in range(4):
+                        run()
+                    torch.cuda.synchronize()
+                    times += 4
+                found[f"{name} {size}"] = size * times / (time.perf_counter() - begun)
+            del graph
+            torch.cuda.empty_cache()
+    return found
+
+
+def explain_all(
+    pictures: list[Picture], classifier: Any, request: becausal.Request, workers: int | None = None
+) -> dict[str, Any]:
+    """Explain pictures and say what it took; the answers by picture."""
+    begun = time.perf_counter()
+    answers, failed, model_seconds, calls, ahead, slots = {}, 0, 0.0, 0, 0, 0
+    for number, answer in becausal.api.explain_numbered(pictures, classifier, request=request, workers=workers):
+        if isinstance(answer, becausal.Failure):
+            failed += 1
+            continue
+        answers[number] = answer.visible
+        model_seconds += answer.stats.model_seconds
+        calls += answer.calls
+        ahead += answer.stats.ahead
+        slots += answer.stats.slots
+    seconds = time.perf_counter() - begun
+    return {
+        "pictures": len(answers),
+        "failed": failed,
+        "seconds": seconds,
+        "calls": calls,
+        "ahead": ahead,
+        "fill_rate": calls / max(1, slots),
+        "calls_per_second": calls / seconds,
+        "device_busy": model_seconds / seconds,
+        "answers": answers,
+    }
+
+
+def measure_one(pictures: list[Picture], classifier: Any, request: becausal.Request) -> list[dict[str, Any]]:
+    """One picture after the other, each alone."""
+    found = []
+    for picture in pictures:
+        begun = time.perf_counter()
+        try:
+            answer = becausal.api.explain_many([picture], classifier, request=request, width=1)
+            explanation = next(answer)
+        except becausal.BecausalError:
+            continue
+        if isinstance(explanation, becausal.Failure):
+            continue
+        stats = explanation.stats
+        found.append(
+            {
+                "seconds": time.perf_counter() - begun,
+                "calls": stats.calls,
+                "batches": stats.batches,
+                "ahead": stats.ahead,
+                "model_seconds": stats.model_seconds,
+                "visible": explanation.visible,
+                "sha256": explanation.origin.image_sha256,
+            }
+        )
+    return found
+
+
+def measure(name: str, classifier: Any, pictures: list[Picture], options: argparse.Namespace) -> dict[str, Any]:
+    """Everything about one network in one precision."""
+    import torch
+
+    request = becausal.Request(max_calls=options.max_calls)
+    begun = time.perf_counter()
+    ahead = classifier.ahead
+    for _ in becausal.explain_many(pictures[:8], classifier, request=becausal.Request(max_calls=60)):
+        pass
+    warm = time.perf_counter() - begun
+    print(f"{name:24s} ready after {warm:.1f} s; {ahead} rows cost no more than one", flush=True)
+    # Two more small runs, so that every size of batch has been met, and the processes have begun.
+    explain_all(pictures[:16], classifier, becausal.Request(max_calls=150), 0)
+    explain_all(pictures[:48], classifier, becausal.Request(max_calls=60))
+    print(f"{'':24s} all sizes met after {time.perf_counter() - begun:.1f} s", flush=True)
+    bare = measure_bare(classifier, options.sizes, SIDE)
+    best = max(bare.values())
+    one = measure_one(pictures[: options.singles], classifier, request)
+    torch.cuda.reset_peak_memory_stats()
+    held = torch.cuda.memory_allocated()
+    row: dict[str, Any] = {"network": name, "ahead": ahead, "warm_up_seconds": warm, "bare": bare, "bare_best": best}
+    row["one"] = {
+        "pictures": len(one),
+        "seconds_median": float(np.median([o["seconds"] for o in one])),
+        "seconds_worst": max(o["seconds"] for o in one),
+        "calls_mean": float(np.mean([o["calls"] for o in one])),
+        "batches_mean": float(np.mean([o["batches"] for o in one])),
+        "ahead_mean": float(np.mean([o["ahead"] for o in one])),
+        "model_seconds_median": float(np.median([o["model_seconds"] for o in one])),
+    }
+    print(
+        f"{name:24s} bare {best:7.0f}/s  one picture {row['one']['seconds_median'] * 1000:4.0f} ms (worst "
+        f"{row['one']['seconds_worst'] * 1000:.0f}), {row['one']['calls_mean']:.0f} calls in "
+        f"{row['one']['batches_mean']:.0f} batches, {row['one']['ahead_mean']:.0f} ahead of {ahead}; warm-up {warm:.1f} s",
+        flush=True,
+    )
+    alone = [(min(options.counts), 0)] if options.one_process else []
+    for count, workers in [*alone, *((count, None) for count in options.counts)]:
+        many = explain_all(pictures[:count], classifier, request, workers)
+        answers = many.pop("answers")
+        by_hash = {pictures[i].sha256: visible for i, visible in answers.items()}
+        alike = [bool((by_hash[o["sha256"]] == o["visible"]).all()) for o in one if o["sha256"] in by_hash]
+        many["identical_to_alone"] = f"{sum(alike)} of {len(alike)}"
+        many["of_bare"] = many["calls_per_second"] / best
+        many["peak_gigabytes_beside"] = (torch.cuda.max_memory_allocated() - held) / 1e9
+        where = "one process" if workers == 0 else "processes"
+        row[f"many {count}, {where}"] = many
+        print(
+            f"{'':12s} {where:11s} {count:4d} pictures {many['seconds']:5.1f} s  {many['calls_per_second']:6.0f} calls/s  "
+            f"of bare {many['of_bare']:4.0%}  device busy {many['device_busy']:4.0%}  fill {many['fill_rate']:4.0%}  failed "
+            f"{many['failed']}  as alone {many['identical_to_alone']}",
+            flush=True,
+        )
+    return row
+
+
+def read_pictures(folder: Path | None, count: int) -> list[Picture]:
+    if folder is not None:
+        paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in (".jpg", ".jpeg", ".png"))[:count]
+        return [load_image(path) for path in paths]
+    from becausal.scenes import make_scene
+
+    return [load_image(make_scene(seed).picture) for seed in range(count)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="a torch: spec; without it only the ResNet-50-sized network is measured")
+    parser.add_argument("--preprocess", default="tf")
+    parser.add_argument("--pictures", type=Path)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--counts", default="64,256")
+    parser.add_argument("--networks", default="model,resnet50")
+    parser.add_argument("--precisions", default="float32,float16")
+    parser.add_argument("--sizes", default="64,256,1024", help="batch sizes the bare network is measured with")
+    parser.add_argument("--singles", type=int, default=8, help="pictures explained one by one")
+    parser.add_argument("--max-calls", type=int)
+    parser.add_argument("--resnet-calls", type=int, default=400, help="most calls per picture on the random network")
+    parser.add_argument("--one-process", action="store_true", help="also measure without further processes")
+    parser.add_argument("--profile", type=Path, help="also write where Python's time goes, of the first measurement")
+    parser.add_argument("--out", type=Path, default=Path("gpu.json"))
+    options = parser.parse_args()
+    options.counts = [int(c) for c in options.counts.split(",")]
+    options.sizes = tuple(int(c) for c in options.sizes.split(","))
+
+    import torch
+
+    pictures = read_pictures(options.pictures, max(options.counts))
+    rows = []
+    given_calls = options.max_calls
+    for network in options.networks.split(","):
+        for precision in options.precisions.split(","):
+            half = precision == "float16"
+            options.max_calls = given_calls
+            if network == "resnet50":
+                options.max_calls = options.resnet_calls
+                views = np.stack([becausal.api._view_of(p, Square()).pixels for p in pictures[:32]])
+                module = settle_norms(make_resnet50(0), views, options.device)
+                settings = gather_settings(preprocess="tf", resize=f"{SIDE}/{SIDE}", device=options.device, half=half)
+                classifier: Any = wrap(module, settings)
+            elif options.model:
+                classifier = load_model(
+                    options.model, preprocess=options.preprocess, resize=f"{SIDE}/{SIDE}", device=options.device, half=half
+                )
+            else:
+                continue
+            name = f"{'MobileNetV2' if network == 'model' else 'ResNet-50-sized'} {precision}"
+            if options.profile and not rows:
+                write_profile(pictures[: min(options.counts)], classifier, options)
+            rows.append(measure(name, classifier, pictures, options))
+            del classifier
+            torch.cuda.empty_cache()
+    about = {
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "becausal": becausal.__version__,
+        "arguments": sys.argv[1:],
+    }
+    options.out.write_text(json.dumps({"about": about, "rows": rows}, indent=1, default=float) + "\n")
+
+
+class Square:
+    """Stands for a classifier whose views are squares of SIDE."""
+
+    def __init__(self) -> None:
+        from becausal.contracts import Geometry, ModelInfo
+
+        geometry = Geometry((SIDE, SIDE), SIDE)
+        self.info = ModelInfo("square", "none", geometry, 3, None, "probabilities", "as they are")
+
+
+def write_profile(pictures: list[Picture], classifier: Any, options: argparse.Namespace) -> None:
+    """Where Python's time goes while many pictures are explained, after a warm-up."""
+    import cProfile
+    import io
+    import pstats
+
+    request = becausal.Request(max_calls=options.max_calls)
+    explain_all(pictures, classifier, request, 0)
+    profile = cProfile.Profile()
+    profile.enable()
+    explain_all(pictures, classifier, request, 0)
+    profile.disable()
+    text = io.StringIO()
+    pstats.Stats(profile, stream=text).sort_stats("tottime").print_stats(40)
+    options.profile.write_text(text.getvalue())
+
+
+if __name__ == "__main__":
+    main()
