@@ -106,7 +106,9 @@ def test_the_causal_core_needs_numpy_and_nothing_else(name):
 
 
 def test_the_engine_knows_the_protocol_and_no_kind_of_model():
-    assert own_floors("engine") <= BASE | {"searches", "targets"}
+    assert own_floors("engine") <= BASE | {"searches", "drives", "interrupts"}
+    assert own_floors("drives") <= BASE | {"targets"}
+    assert own_floors("interrupts") == set()
 
 
 @pytest.mark.parametrize("name", modules("classifiers"))
@@ -116,7 +118,13 @@ def test_classifiers_know_no_search(name):
 
 @pytest.mark.parametrize("name", modules("render"))
 def test_render_knows_the_explanation(name):
-    assert own_floors(name) <= BASE | {"explanation", "compare", "metrics"}
+    pages_of_runs = {"batch"} if name in ("render.run_page", "render.diff_page") else set()
+    assert own_floors(name) <= BASE | {"explanation", "compare", "metrics"} | pages_of_runs
+
+
+@pytest.mark.parametrize("name", modules("batch"))
+def test_runs_know_the_front_door_and_no_algorithm(name):
+    assert own_floors(name) <= BASE | {"api", "classifiers", "explanation", "frames", "images", "scenes"}
 
 
 @pytest.mark.parametrize("name", modules("scenes"))
@@ -138,13 +146,19 @@ def test_only_the_answer_and_the_outer_parts_draw():
     for name in FILES:
         if "render" in own_floors(name):
             floor = name.split(".")[0]
-            assert floor in ("explanation", "compare") or floor.startswith(("cli", "web")), f"{name} imports render"
+            assert floor in ("explanation", "compare", "bench") or floor.startswith(("cli", "web")), f"{name} imports render"
+
+
+def test_nothing_but_the_command_line_imports_the_benches():
+    for name in FILES:
+        if "bench" in own_floors(name):
+            assert name.startswith(("cli", "web")), f"{name} imports the benches"
 
 
 #: The only files that may import a heavy or optional library, wherever in them.
 NAMED = {
     "torch": {
-        "captum", "quantus", "scenes.network", "classifiers.torch_module", "classifiers.torch_compose",
+        "captum", "quantus", "scenes.network", "classifiers.torch_module", "classifiers.torch_compose", "classifiers.torch_device",
         "explainers.deeplift", "explainers.extremal", "explainers.gbp", "explainers.gradients", "explainers.lrp",
         "explainers.lrp_rules", "explainers.relative", "explainers.smooth_masks", "explainers.torch_layers",
     },
@@ -153,6 +167,7 @@ NAMED = {
     "quantus": set(),
     "matplotlib": {
         "explanation", "render.figures", "render.painting", "render.signals", "render.comparison",
+        "bench.figures",
     },
     "onnxruntime": {"classifiers.onnx_file"},
     "transformers": {"classifiers.huggingface"},
@@ -161,10 +176,15 @@ NAMED = {
     "keras": {"classifiers.keras_file"},
     "cv2": {"fills"},
     "ray": {"batch.ray"},
-    "gradio": set(),
+    "pyarrow": {"batch.export"},
+    "gradio": {"web.layout", "web.page", "web.server"},
+    "fastapi": {"web.server"},
+    "uvicorn": {"web.server"},
     "typer": {name for name in FILES if name.startswith("cli")},
     "rich": {name for name in FILES if name.startswith("cli")},
-    "PIL": {"images", "render.painting", "scenes.dataset"},
+    "PIL": {
+        "images", "render.painting", "render.thumbnails", "scenes.dataset", "bench.planting", "bench.shapes", "web.pictures",
+    },
 }  # fmt: skip
 
 

@@ -1,13 +1,17 @@
 """What the documentation says to type is typed here, and every example is run.
 
-In README.md and docs/*.md an HTML comment marks the block after it:
+In README.md and in the pages of docs/ an HTML comment marks the block after it:
 
-    <!-- run -->             the lines of a bash block that begin with `becausal`, or a whole python block, are run
+    <!-- run -->             the lines of a bash block that begin with `becausal` or `python`, or a whole python block, are
+                             run; `# status 3` at the end of a line is the exit status that is expected
     <!-- run LIBRARY -->     the same, where that library is installed
     <!-- file NAME -->       the block is written to a file of that name first
+    <!-- output -->          the block is what the last one that ran has printed; numbers may differ, words may not, and a
+                             line of … stands for any lines
 
 The blocks of a document run one after the other in a folder of their own. It holds scenes/ (twelve, from seed 100),
-photo.jpg (one of them, larger), and the bundled classifier under another name, net.onnx with names.txt.
+photo.jpg (one of them, larger), and the bundled classifier under another name, net.onnx with names.txt. Pages that a
+newcomer follows word by word (`FROM_NOTHING`) begin in an empty folder.
 """
 
 import importlib.util
@@ -27,16 +31,17 @@ from becausal.cli import main
 from becausal.scenes import make_scene
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FROM_NOTHING = {ROOT / "docs" / "tutorial.md", ROOT / "docs" / "theory.md", *(ROOT / "docs" / "tasks").glob("*.md")}
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 BUNDLED = ROOT / "src" / "becausal" / "scenes" / "bundled"
-BLOCK = re.compile(r"^<!-- (run|file)(?: ([\w.]+))? -->\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^<!-- (run|file|output)(?: ([\w.]+))? -->\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]+)?(?:#([^)\s]+))?\)")
 
 
 @dataclass(frozen=True)
 class Block:
-    """A marked block: what to do with it (run or file), the library or the file's name, its language, text and line."""
+    """A marked block: what to do with it, the library or the file's name, its language, text and line."""
 
     action: str
     name: str
@@ -47,7 +52,7 @@ class Block:
     @property
     def commands(self) -> list[list[str]]:
         joined = self.text.replace("\\\n", " ")
-        return [shlex.split(line)[1:] for line in joined.splitlines() if line.startswith("becausal ")]
+        return [shlex.split(line) for line in joined.splitlines() if line.startswith(("becausal ", "python "))]
 
 
 def read_blocks(document: Path) -> list[Block]:
@@ -70,25 +75,68 @@ def prepared(tmp_path_factory):
 
 
 @pytest.mark.parametrize("document", [d for d in DOCUMENTS if read_blocks(d)], ids=lambda path: path.name)
-def test_what_a_document_says_to_type_works(document, prepared, tmp_path, monkeypatch):
+def test_what_a_document_says_to_type_works(document, prepared, tmp_path, monkeypatch, capsys):
     folder = tmp_path / "here"
-    shutil.copytree(prepared, folder)
+    if document in FROM_NOTHING:
+        folder.mkdir()
+    else:
+        shutil.copytree(prepared, folder)
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
+    capsys.readouterr()
     names = {"__name__": "__docs__"}
+    printed = None
     for block in read_blocks(document):
         place = f"{document.name}, line {block.line}"
         if block.action == "file":
             Path(block.name).write_text(block.text, encoding="utf-8")
+        elif block.action == "output":
+            assert printed is None or as_pattern(block.text).fullmatch(in_words(printed)), f"{place}; printed:\n{printed}"
         elif not has(block.name):
-            continue
+            printed = None
         elif block.language == "python":
             exec(compile(block.text, place, "exec"), names)
+            printed = capsys.readouterr().out
         else:
             assert block.language == "bash", place
-            assert block.commands, f"{place}: no line begins with becausal"
-            for command in block.commands:
-                assert main(command) == 0, f"{place}: becausal {shlex.join(command)}"
+            assert block.commands, f"{place}: no line begins with becausal or python"
+            printed = "".join(run_command(command, place, capsys) for command in block.commands)
+
+
+def run_command(command: list[str], place: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """Run a line of a bash block and return what it printed; `# status 3` at its end is the exit status to expect."""
+    status = 0
+    if command[-3:-1] == ["#", "status"]:
+        command, status = command[:-3], int(command[-1])
+    if command[0] == "becausal":
+        assert main(command[1:]) == status, f"{place}: {shlex.join(command)}\n{capsys.readouterr().err}"
+        return capsys.readouterr().out
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run(
+        [sys.executable, *command[1:]], env=environment, capture_output=True, text=True, encoding="utf-8", timeout=120
+    )
+    assert done.returncode == 0, f"{place}: {shlex.join(command)}\n{done.stderr[-2000:]}"
+    return done.stdout
+
+
+def in_words(text: str) -> str:
+    """What was printed, every number as #, with single spaces and without empty lines or a plural's s."""
+    text = re.sub(r"[<>]?\d[\d,.]*(?<![,.])", "#", text)
+    text = re.sub(r"\b(piece|pixel|removal|call|voxel|sample)s\b", r"\1", text)
+    return "\n".join(" ".join(line.split()) for line in text.splitlines() if line.strip())
+
+
+def as_pattern(shown: str) -> re.Pattern[str]:
+    """The pattern that `in_words` of an output must match to be what is shown."""
+    lines = [".*" if line == "…" else re.escape(line) for line in in_words(shown).splitlines()]
+    return re.compile("\n".join(lines), re.DOTALL)
+
+
+def test_an_output_is_compared_by_its_words():
+    shown = "sailboat >0.99\n…\n  cost   63 calls, 0.1 s"
+    assert as_pattern(shown).fullmatch(in_words("sailboat 0.95\nsize  1 %\n\n cost 1 call, 12.5 s\n"))
+    assert not as_pattern(shown).fullmatch(in_words("mug 0.95\nsize  1 %\n\n cost 1 call, 12.5 s\n"))
+    assert not as_pattern(shown).fullmatch(in_words("sailboat 0.95\nsize  1 %\n\n cost 1 call\n"))
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)

@@ -1,7 +1,7 @@
 """The command line: parse, call, print.
 
 Exit status: 0 done; 1 a claim does not hold (`verify`); 2 something could not be used or written, said in one line on
-stderr; 130 interrupted. Nothing heavy is imported until a command needs it.
+stderr; 3 some pictures failed (`batch`); 130 interrupted. Nothing heavy is imported until a command needs it.
 """
 
 import os
@@ -12,7 +12,19 @@ from typing import Annotated
 
 import typer
 
-from becausal import cli_compare, cli_demo, cli_explain, cli_inspect, cli_scenes, cli_verify
+from becausal import (
+    cli_batch,
+    cli_bench,
+    cli_compare,
+    cli_data,
+    cli_demo,
+    cli_explain,
+    cli_inspect,
+    cli_report,
+    cli_scenes,
+    cli_serve,
+    cli_verify,
+)
 from becausal.cli_console import complain
 from becausal.errors import BecausalError
 
@@ -27,10 +39,17 @@ app.command("explain")(cli_explain.explain)
 app.command("compare")(cli_compare.compare)
 app.command("demo")(cli_demo.demo)
 app.command("verify")(cli_verify.verify)
+app.command("batch")(cli_batch.batch)
+app.command("report")(cli_report.report)
+app.command("export")(cli_report.export)
+app.command("diff")(cli_report.diff)
 app.command("inspect")(cli_inspect.inspect)
 app.command("methods")(cli_inspect.methods)
 app.command("models")(cli_inspect.models)
+app.command("serve")(cli_serve.serve)
 app.add_typer(cli_scenes.app, name="scenes")
+app.command("bench")(cli_bench.bench)
+app.add_typer(cli_data.app, name="data")
 
 # Typer carries its own copy of click, or uses an installed one: this is the right root of its errors either way.
 _UsageProblem: type[Exception] = next(

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import zlib
 from dataclasses import asdict, dataclass, field, replace
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
@@ -206,11 +207,34 @@ class Explanation:
             "view": {"shape": list(self.view.shape), "dtype": str(self.view.dtype)},
         }
 
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write the five files into a folder; each appears whole or not at all."""
-        from becausal.render.figures import draw_explanation, draw_heatmap
+    def files(self, *, pictures: bool = True) -> dict[str, bytes]:
+        """The files that `save` writes, by name; without `pictures` only the record and the arrays, which `load` reads."""
+        arrays = BytesIO()
+        np.savez_compressed(
+            arrays,
+            visible=self.visible,
+            responsibility=self.responsibility,
+            view=self.view,
+            backgrounds=np.stack(self.backgrounds),
+            others=np.stack(self.others) if self.others else np.zeros((0, *self.visible.shape), bool),
+        )
+        made = {
+            "explanation.json": (json.dumps(self.record(), indent=2) + "\n").encode("utf-8"),
+            "arrays.npz": arrays.getvalue(),
+        }
+        if not pictures:
+            return made
+        from becausal.render.figures import explanation_png, plot_map, png_bytes
         from becausal.render.report import render_report
 
+        return made | {
+            "explanation.png": explanation_png(self),
+            "heatmap.png": png_bytes(plot_map(self)),
+            "report.html": render_report(self).encode("utf-8"),
+        }
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write the five files into a folder; each appears whole or not at all."""
         folder = Path(folder)
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -218,19 +242,8 @@ class Explanation:
         except OSError as error:
             raise OutputError(f"cannot write to {folder}: {error.strerror or error}") from error
         try:
-            (made / "explanation.json").write_text(json.dumps(self.record(), indent=2) + "\n", encoding="utf-8")
-            with (made / "arrays.npz").open("wb") as file:
-                np.savez_compressed(
-                    file,
-                    visible=self.visible,
-                    responsibility=self.responsibility,
-                    view=self.view,
-                    backgrounds=np.stack(self.backgrounds),
-                    others=np.stack(self.others) if self.others else np.zeros((0, *self.visible.shape), bool),
-                )
-            draw_explanation(self, made / "explanation.png")
-            draw_heatmap(self, made / "heatmap.png")
-            (made / "report.html").write_text(render_report(self), encoding="utf-8")
+            for name, content in self.files().items():
+                (made / name).write_bytes(content)
             if folder.is_dir():
                 for name in FILES:
                     os.replace(made / name, folder / name)

@@ -1,0 +1,125 @@
+"""A run as one file for other tools: CSV, Parquet or COCO, written row by row."""
+
+import csv
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from becausal.batch.reading import Row, Run
+from becausal.batch.store import COLUMNS, RESULTS
+from becausal.errors import MissingExtraError, OptionError, OutputError
+from becausal.scenes import encode_mask
+
+PAGE = 4096  # rows per group of a Parquet file
+_KINDS = {"TEXT": "string", "INTEGER": "int64", "REAL": "float64"}
+_OTHER_KINDS = {"id": "INTEGER", "tries": "INTEGER"}
+
+
+def export(run: Run, path: Path, form: str) -> int:
+    """Write a run as csv, parquet or coco, and say how many rows it has. Raises OptionError and OutputError."""
+    if form not in WRITERS:
+        raise OptionError(f"unknown format {form!r}: take one of {', '.join(WRITERS)}")
+    try:
+        with _whole(path) as part:
+            return WRITERS[form](run, part)
+    except OSError as error:
+        raise OutputError(f"cannot write to {path}: {error.strerror or error}") from error
+
+
+def write_csv(run: Run, path: Path) -> int:
+    """All columns of the index, one line per picture."""
+    count = 0
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        for row in run.rows():
+            writer.writerow(row)
+            count += 1
+    return count
+
+
+def write_parquet(run: Run, path: Path) -> int:
+    """All columns of the index, typed. Raises MissingExtraError without pyarrow."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise MissingExtraError("pyarrow", "parquet", "the format parquet") from None
+    kinds = {name: _KINDS[RESULTS.get(name) or _OTHER_KINDS.get(name, "TEXT")] for name in COLUMNS}
+    schema = pyarrow.schema([(name, getattr(pyarrow, kind)()) for name, kind in kinds.items()])
+    count = 0
+    with parquet.ParquetWriter(path, schema) as writer:
+        for page in _pages(run):
+            writer.write_table(pyarrow.Table.from_pylist(page, schema))
+            count += len(page)
+    return count
+
+
+def write_coco(run: Run, path: Path) -> int:
+    """Each explanation as an annotation on its original picture: run lengths, box, area; its score is the confidence."""
+    categories = {row["label_id"]: row["label"] for row in run.rows("state = 'done'", order="label_id")}
+    images: list[dict[str, Any]] = []
+    with path.open("w", encoding="utf-8") as file:
+        file.write('{"info": ' + json.dumps({"description": "explanations by becausal", "run": run.settings}))
+        file.write(', "categories": ' + json.dumps([{"id": key, "name": name} for key, name in categories.items()]))
+        file.write(', "annotations": [')
+        for row in run.rows("state = 'done'"):
+            visible, frame = run.load_visible(row["id"])
+            if visible.ndim != 2:
+                raise OptionError("COCO is for pictures: export signals and volumes as csv or parquet")
+            shown = frame.to_original(visible)
+            file.write((",\n" if images else "\n") + json.dumps(_annotate(row, shown), separators=(",", ":")))
+            height, width = shown.shape
+            images.append({"id": row["id"], "file_name": row["image"], "width": width, "height": height})
+        file.write('], "images": ' + json.dumps(images) + "}\n")
+    return len(images)
+
+
+def _annotate(row: Row, shown: NDArray[np.bool_]) -> dict[str, Any]:
+    rows, columns = np.flatnonzero(shown.any(axis=1)), np.flatnonzero(shown.any(axis=0))
+    box = [0, 0, 0, 0]
+    if rows.size:
+        left, top = int(columns[0]), int(rows[0])
+        box = [left, top, int(columns[-1]) - left + 1, int(rows[-1]) - top + 1]
+    return {
+        "id": row["id"] + 1,
+        "image_id": row["id"],
+        "category_id": row["label_id"],
+        "iscrowd": 0,
+        "score": row["confidence"],
+        "area": int(shown.sum()),
+        "bbox": box,
+        "segmentation": encode_mask(shown),
+    }
+
+
+def _pages(run: Run) -> Iterator[list[Row]]:
+    page: list[Row] = []
+    for row in run.rows():
+        page.append(row)
+        if len(page) == PAGE:
+            yield page
+            page = []
+    if page:
+        yield page
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    """A file beside the wanted one, which takes its place once it is whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    try:
+        yield part
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+WRITERS: dict[str, Callable[[Run, Path], int]] = {"csv": write_csv, "parquet": write_parquet, "coco": write_coco}

@@ -1,0 +1,97 @@
+"""Small pictures and models for the tests of runs: quick to explain, and able to go wrong in every way."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from becausal.batch.inputs import find_inputs
+from becausal.batch.records import Job
+from becausal.batch.store import Store
+
+MODEL = '''
+import os, signal, time
+from pathlib import Path
+import numpy as np
+LABELS = ["dark", "bright"]
+OUTPUT = "probabilities"
+
+def predict(batch):
+    share = (batch[:, 8:16, 8:16].mean(axis=(1, 2, 3)) / 255) ** 2
+    return np.stack([1 - share, share], axis=1)
+
+def is_marked(batch, value):
+    return (batch[:, 12, 12, 0] == value).any()
+
+def raises(batch):
+    """On 201 at once, on 202 only once something is hidden."""
+    if is_marked(batch, 201) or (is_marked(batch, 202) and (batch[:, 0, 0, 0] == 128).any()):
+        raise RuntimeError("this one\\nI do not like")
+    return predict(batch)
+
+def always_raises(batch):
+    raise RuntimeError("the accelerator has gone")
+
+def dies(batch):
+    if is_marked(batch, 203):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return predict(batch)
+
+def raises_once(batch):
+    if is_marked(batch, 201) and not Path("seen").exists():
+        Path("seen").touch()
+        raise RuntimeError("not today")
+    return predict(batch)
+
+def dies_once(batch):
+    if is_marked(batch, 203) and not Path("seen").exists():
+        Path("seen").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return predict(batch)
+
+def slow(batch):
+    time.sleep(0.01)
+    return predict(batch)
+'''
+
+
+def draw(seed: int, mark: int | None = None) -> np.ndarray:
+    """A dark picture of 24 px with a bright square in the middle, which is what the toy model sees."""
+    pixels = np.random.default_rng(seed).integers(0, 60, (24, 24, 3)).astype(np.uint8)
+    pixels[7:17, 7:17] = 235 + seed % 20
+    if mark is not None:
+        pixels[12, 12, 0] = mark
+    return pixels
+
+
+def write_pictures(folder: Path, count: int, marks: dict[int, int] | None = None) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for k in range(count):
+        Image.fromarray(draw(k, (marks or {}).get(k))).save(folder / f"p{k:02d}.png")
+    return folder
+
+
+def write_coco(folder: Path, count: int) -> Path:
+    """A COCO file for such pictures: the box lies on the square, but beside it for every third picture."""
+    images = [{"id": k + 10, "file_name": f"p{k:02d}.png", "width": 24, "height": 24} for k in range(count)]
+    marks = [
+        {"id": k, "image_id": k + 10, "category_id": 2, "bbox": [0, 0, 5, 5] if k % 3 == 2 else [7, 7, 10, 10]}
+        for k in range(count)
+    ]
+    names = [{"id": 1, "name": "dark"}, {"id": 2, "name": "Bright"}]
+    path = folder / "boxes.json"
+    path.write_text(json.dumps({"images": images, "annotations": marks, "categories": names}))
+    return path
+
+
+def open_store(run: Path, *sources: str | Path, **changed: object) -> Store:
+    """A store as the command line opens it, with plain settings."""
+    inputs = find_inputs([str(source) for source in sources])
+    settings = {"model": "toy", "method": "causal", "seed": 0, "started in": str(Path.cwd()), "pictures": False}
+    return Store(run, inputs, settings | {"becausal": "0"} | changed)
+
+
+def toy_job(name: str = "predict", **changed: object) -> Job:
+    """The job of a toy model in net.py of the working directory."""
+    return Job(model=f"python:net.py:{name}", folder=str(Path.cwd()), **changed)  # type: ignore[arg-type]
