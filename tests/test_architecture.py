@@ -158,7 +158,8 @@ def test_nothing_but_the_command_line_imports_the_benches():
 #: The only files that may import a heavy or optional library, wherever in them.
 NAMED = {
     "torch": {
-        "captum", "quantus", "scenes.network", "classifiers.torch_module", "classifiers.torch_compose", "classifiers.torch_device",
+        "captum", "quantus", "scenes.network", "classifiers.torch_module", "classifiers.torch_compose",
+        "classifiers.torch_device",
         "explainers.deeplift", "explainers.extremal", "explainers.gbp", "explainers.gradients", "explainers.lrp",
         "explainers.lrp_rules", "explainers.relative", "explainers.smooth_masks", "explainers.torch_layers",
     },
