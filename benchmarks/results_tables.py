@@ -11,6 +11,7 @@ counted again here from the rows; the words around them are in results_words.tom
 
 import argparse
 import json
+import re
 import shutil
 import sys
 import tomllib
@@ -53,7 +54,7 @@ def _without_folders(value: Any) -> Any:
     """Every path in a setting cut down to its file name; specs keep their kind and what follows the file."""
     if isinstance(value, dict):
         return {key: _without_folders(each) for key, each in value.items()}
-    if isinstance(value, str) and "/" in value:
+    if isinstance(value, str) and "/" in value and not re.fullmatch(r"(squash:)?[\dx]+/[\dx]+", value):  # a crop is no path
         return ":".join(part.rsplit("/", 1)[-1] for part in value.split(":"))
     return value
 
