@@ -16,7 +16,7 @@ from becausal.contracts import Classifier, Finding, ModelInfo, Problem, Stop
 from becausal.engine import GRACE, Case, Engine, check_scores
 from becausal.errors import AnswerError, BecausalError, UnstableModelError
 from becausal.searches import gather
-from becausal.targets import Target
+from becausal.targets import STEP, Target
 
 
 @dataclass
@@ -295,7 +295,7 @@ def test_ask_afresh_knows_no_memo_and_counts_the_worst():
     outcome = engine.run(subject, asks(rows("3", "0 3")))
     afresh = engine.ask_afresh(subject, rows("3", "0 3"))
     assert len(model.rows) == 8
-    assert afresh.margin.tolist() == outcome.result[0][1].margin.tolist()
+    assert np.abs(afresh.margin - outcome.result[0][1].margin).max() <= STEP / 2  # searches are told steps
 
 
 def test_ask_afresh_asks_no_more_at_once_than_the_model_takes():

@@ -373,7 +373,7 @@ def test_a_search_that_is_broken_off_inside_still_gives_its_smallest_set(width):
     model = Model(needed=150.0)
     found = list(becausal.explain_many([picture(i) for i in range(6)], model, request=request, width=width))
     assert len(found) == width  # those under way; none was begun after it
-    assert is_broken_off(found[0])
+    assert sum(is_broken_off(explanation) for explanation in found) == 1  # the others round off by themselves
     for explanation in found:
         assert explanation.stopped_by == "interrupt"
         assert explanation.checks.sufficient

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from becausal.contracts import Answers, Pixels, Search, Stop, Visible, Wave
-from becausal.targets import Target
+from becausal.targets import Target, steady
 
 T = TypeVar("T")
 
@@ -230,6 +230,7 @@ class Share(Generic[T]):
             holds = np.asarray(holds.reshape(-1, width).all(axis=1))
             margin = margin.reshape(-1, width).min(axis=1)
             confidence = confidence.reshape(-1, width).min(axis=1)
+        margin = steady(margin, holds)
         known = zip(self.keys, zip(holds.tolist(), margin.tolist(), confidence.tolist(), strict=True), strict=True)
         if self.is_guess:
             drive.guessed.update((key, answer) for key, answer in known if key not in drive.memo)

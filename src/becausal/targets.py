@@ -10,6 +10,7 @@ from becausal.contracts import Answers
 from becausal.errors import TargetError
 
 FAINT = 1e-30  # a probability too small to matter, so that its logarithm is finite
+STEP = 1 / 32  # nats
 
 
 @dataclass(frozen=True)
@@ -85,3 +86,12 @@ def _ratio(mine: NDArray[np.float64], rival: NDArray[np.float64] | np.float64) -
 def _signed(margin: NDArray[np.float64], holds: NDArray[np.bool_]) -> NDArray[np.float64]:
     """The margin, made to be at or above 0 exactly where the target holds, ties included."""
     return np.where(holds, np.maximum(margin, 0.0), np.minimum(margin, -FAINT))
+
+
+def steady(margin: NDArray[np.float64], holds: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """The margin in steps of STEP: what a search is told, so that noise in a score's last digits does not lead it elsewhere.
+
+    A search makes some thousand draws and choices by margins, and each follows from those before; without steps the last
+    digit of one margin, other on another backend, is enough for another explanation.
+    """
+    return _signed(np.rint(margin / STEP) * STEP, holds)
