@@ -224,7 +224,7 @@ def _failures(overview: Overview) -> str:
     lines = [f'<tr><th scope="row">{count:,}</th><td>{escape(why)}</td></tr>' for why, count in overview.reasons[:20]]
     more = f"<p class=soft>And {len(overview.reasons) - 20:,} other reasons.</p>" if len(overview.reasons) > 20 else ""
     return (
-        f"<section>\n<h2>{overview.counts['failed']:,} pictures failed</h2>\n<table><tbody>"
+        f"<section>\n<h2>{say_count(overview.counts['failed'], 'picture')} failed</h2>\n<table><tbody>"
         + "".join(lines)
         + f"</tbody></table>\n{more}</section>"
     )
