@@ -20,7 +20,7 @@ from becausal.engine import Case, Engine
 from becausal.errors import BecausalError, FillError, ImageError, OptionError, OutputError, TargetError
 from becausal.explainers import METHODS
 from becausal.explanation import Explanation
-from becausal.images import load_image
+from becausal.images import Picture, load_image
 from becausal.metrics import STEPS, Curves, overlap, trace_curves
 
 SCHEMA = "becausal/comparison/1"
@@ -160,7 +160,7 @@ def compare_methods(
     base = request or Request(grain=None)
     if base.grain == "default":
         base = replace(base, grain=None)
-    picture = load_image(image)
+    picture = image if isinstance(image, Picture) else load_image(image)
     rows: list[Row] = []
     covered: Visible | None = None
     for name in methods:

@@ -84,6 +84,7 @@ def load(target: str, settings: Settings, *, spec: str | None = None) -> ArrayCl
 def _open(path: Path, settings: Settings) -> Any:
     import onnxruntime
 
+    onnxruntime.disable_telemetry_events()  # a tool for auditors reports to nobody
     if not path.is_file():
         raise ModelError(f"there is no file {path}")
     providers = ["CPUExecutionProvider"]
