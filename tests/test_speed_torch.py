@@ -199,3 +199,24 @@ def test_a_model_that_breaks_in_front_of_processes_fails_its_picture_alone():
 
 def test_the_natural_number_of_processes_leaves_cores_for_others():
     assert 0 <= natural_count() <= 8
+
+
+def test_a_process_never_uses_a_key_twice():
+    """A pair of the last task that is let go late must not take one of this task with it."""
+    from becausal.remote import RemoteClassifier, Task
+
+    class Line:
+        def __init__(self):
+            self.sent = []
+
+        def send(self, word):
+            self.sent.append(word)
+
+    line = Line()
+    task = Task(bundled().info, None, 8, 1, False)
+    first = RemoteClassifier(task, line, None).stage(np.zeros(1), np.zeros(1))
+    second = RemoteClassifier(task, line, None).stage(np.zeros(1), np.zeros(1))
+    assert [word[:2] for word in line.sent] == [("stage", first.key), ("stage", second.key)]
+    assert first.key != second.key
+    del first
+    assert line.sent[-1] != ("drop", second.key)
