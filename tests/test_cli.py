@@ -1,21 +1,27 @@
 """The command line, through its entry point, with models that are a few lines of Python."""
 
+import ast
+import inspect
 import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from importlib.resources import files
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pytest
+import typer
 from PIL import Image
 
-from becausal.cli import main
+import becausal
+from becausal.cli import app, main
 from becausal.cli_demo import PICTURE, measure_overlap, print_demo
-from becausal.cli_explain import check_writable, choose_folders, parse_grain, parse_options
+from becausal.cli_explain import check_writable, choose_folders
 from becausal.cli_inspect import _meaning
-from becausal.cli_options import Loading
+from becausal.cli_settings import Loading, MadeOf, parse_grain, parse_options, spread
 from becausal.errors import OptionError, OutputError
 from becausal.explanation import FILES, Explanation
 
@@ -32,6 +38,13 @@ def predict(batch):
 def labels_only(batch):
     return ["bright" if s > 140 else "dark" for s in batch[:, 8:16, 8:16].mean(axis=(1, 2, 3))]
 labels_only.output = "labels"
+"""
+TWO_REASONS = """
+def either(batch):
+    '''Bright where one of two patches is.'''
+    patches = [batch[:, 4:8, 4:8], batch[:, 20:28, 20:24]]
+    share = np.max([patch.min(axis=(1, 2, 3)) for patch in patches], axis=0) / 255
+    return np.stack([1 - share, share], axis=1)
 """
 QUICK = ["--method", "dc-causal", "--partitions", "3"]
 
@@ -70,6 +83,29 @@ def test_explain_writes_five_files_and_a_summary(place: Path, capsys: pytest.Cap
     explanation = Explanation.load(folder)
     assert explanation.checks.sufficient
     assert explanation.origin.options["partitions"] == 3
+
+
+def test_the_summary_has_a_line_for_every_explanation(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "net.py").write_text(MODEL + TWO_REASONS)
+    pixels = np.zeros((32, 32, 3), np.uint8)
+    pixels[4:8, 4:8] = pixels[20:28, 20:24] = 255
+    Image.fromarray(pixels).save("two.png")
+    words = ["explain", "two.png", "--model", "python:net.py:either", "--fill", "black", "--grain", "4"]
+    assert run(*words, "--several", "3") == 0
+    said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    found = Explanation.load("becausal-out/two")
+    assert sorted(int(visible.sum()) for visible in (found.visible, *found.others)) == [16, 32]
+    lines = [
+        f"explanation{number} {100 * visible.mean():.1f} % of the view: {visible.sum()} pixels in 1 piece"
+        for number, visible in (("", found.visible), (" 2", found.others[0]))
+    ]
+    assert [line for line in said if line.startswith("explanation")] == [
+        lines[0],
+        f"{lines[1]}, also enough alone",
+    ]
+    assert "note 2 of 3 explanations were found" in said
+    assert run(*words) == 0
+    assert capsys.readouterr().out.count("of the view: ") == 1
 
 
 def test_json_is_one_document_and_nothing_else(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -275,6 +311,86 @@ def test_options_are_parsed_or_refused() -> None:
     assert [parse_grain(text) for text in ("default", "None", "8")] == ["default", None, 8]
     with pytest.raises(OptionError, match="whole pixels"):
         parse_grain("4.5")
+
+
+def join(*, a: Annotated[int, typer.Option("--a")] = 1, b: Annotated[int, typer.Option("--b")] = 2) -> tuple[int, int]:
+    return a, b
+
+
+def test_what_is_made_of_options_gets_them() -> None:
+    seen: list[object] = []
+
+    @spread
+    def both(*, first: int, pair: Annotated[tuple[int, int], MadeOf(join)], last: bool = False) -> None:
+        """Words."""
+        seen.append((first, pair, last))
+
+    @spread
+    def less(*, pair: Annotated[tuple[int, int], MadeOf(join, without=("b",))]) -> None:
+        seen.append(pair)
+
+    assert (both.__name__, both.__doc__) == ("both", "Words.")
+    assert list(inspect.signature(both).parameters) == ["first", "a", "b", "last"]
+    assert list(inspect.signature(less).parameters) == ["a"]
+    both(first=0, a=3, b=4, last=True)
+    less(a=5)
+    assert seen == [(0, (3, 4), True), (5, 2)]
+
+
+def options_of(name: str) -> list[str]:
+    """The long names of a command's options, in the order of its help."""
+    found = typer.main.get_command(app)
+    for word in name.split():
+        found = found.commands[word]
+    return [parameter.opts[0] for parameter in found.params if parameter.opts[0].startswith("--")]
+
+
+READING = [
+    "--labels",
+    "--preprocess",
+    "--resize",
+    "--output",
+    "--device",
+    "--batch-size",
+    "--threads",
+    "--half",
+    "--endpoint",
+]
+
+
+@pytest.mark.parametrize("name", ["explain", "batch", "compare", "verify", "inspect", "bench", "serve"])
+def test_a_model_is_read_by_the_same_options_everywhere(name: str) -> None:
+    assert options_of(name)[-len(READING) :] == READING
+
+
+@pytest.mark.parametrize("name", ["data make photobombing", "data make roaming"])
+def test_making_a_set_takes_fewer_of_them(name: str) -> None:
+    fewer = [option for option in READING if option not in ("--batch-size", "--threads", "--half")]
+    assert [option for option in options_of(name) if option in READING] == fewer
+
+
+def test_batch_asks_as_explain_does() -> None:
+    asked = options_of("explain")
+    asked = [option for option in asked[asked.index("--target") :] if option not in ("--complete", "--partitions")]
+    assert options_of("batch")[-len(asked) :] == asked
+
+
+def test_no_two_commands_write_out_the_same_option() -> None:
+    written = Counter(
+        ast.unparse(node)
+        for path in sorted(Path(becausal.__file__).parent.glob("cli*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "typer.Option"
+    )
+    assert [option for option, count in written.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("name", ["explain", "batch"])
+def test_methods_and_fills_are_completed(name: str, place: Path) -> None:
+    for option, begun, wanted in (("--method", "dc", "dc-causal"), ("--fill", "gr", "grey")):
+        typed = {"COMP_WORDS": f"becausal {name} x.png {option} {begun}", "COMP_CWORD": "4"}
+        done = command(cwd=place, _BECAUSAL_COMPLETE="complete_bash", **typed)
+        assert done.stdout.split() == [wanted], done.stderr
 
 
 def test_loading_options_given_win_over_saved_ones() -> None:

@@ -13,8 +13,8 @@ from PIL import Image
 
 import becausal
 from becausal.api import Status
-from becausal.cli_options import Loading
 from becausal.cli_serve import load_models, name_model
+from becausal.cli_settings import Loading
 from becausal.contracts import Classifier
 from becausal.errors import ImageError, InputError, ModelError, OptionError
 from becausal.images import load_image

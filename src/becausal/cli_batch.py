@@ -1,13 +1,12 @@
 """`becausal batch`: explain many pictures, in a run that can be killed and resumed."""
 
 import os
-import re
 import signal
 import sys
 import threading
 import time
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from becausal import cli_options as options
+from becausal import cli_settings as settings
 from becausal.cli_console import complain, open_console, print_facts, write_json
-from becausal.cli_explain import ROBUST, parse_grain, parse_options
 from becausal.errors import OptionError
 
 if TYPE_CHECKING:
@@ -26,12 +25,14 @@ if TYPE_CHECKING:
     from becausal.batch.run import Event
     from becausal.batch.store import Store
 
-_WHAT, _HOW, _WHERE = "The question", "The search", "Where it runs"
+_WHERE = "Where it runs"
 LINES_EVERY = 30.0  # seconds between two lines of progress, where there is no terminal to draw a bar on
 SOME_FAILED = 3
 
 
+@settings.spread
 def batch(
+    *,
     images: Annotated[
         list[str],
         typer.Argument(
@@ -80,54 +81,8 @@ def batch(
             help="Pictures side by side in each worker, to fill batches. Default: 1 on a CPU, as needed on a GPU.",
         ),
     ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(metavar="LABEL|ID", rich_help_panel=_WHAT, help="The label to explain. Default: the one on top."),
-    ] = None,
-    against: Annotated[
-        str | None,
-        typer.Option(metavar="LABEL|ID", rich_help_panel=_WHAT, help="Only this rival must stay behind the label."),
-    ] = None,
-    top: Annotated[
-        int, typer.Option(metavar="K", rich_help_panel=_WHAT, help="It is enough that the label stays in the top K.")
-    ] = 1,
-    confidence: Annotated[
-        float | None,
-        typer.Option(metavar="SHARE", rich_help_panel=_WHAT, help="Also keep this share of the original confidence."),
-    ] = None,
-    fill: Annotated[
-        list[str], typer.Option(metavar="FILL", rich_help_panel=_WHAT, help="What hidden pixels become; see explain.")
-    ] = ["grey"],  # noqa: B006 - typer reads it, nothing writes to it
-    robust: Annotated[
-        bool,
-        typer.Option("--robust", rich_help_panel=_WHAT, help=f"Hold under several fills at once: {', '.join(ROBUST)}."),
-    ] = False,
-    contrast: Annotated[
-        bool, typer.Option("--contrast", rich_help_panel=_WHAT, help="Find sets that are sufficient and necessary at once.")
-    ] = False,
-    several: Annotated[
-        int, typer.Option(metavar="K", rich_help_panel=_WHAT, help="Look for so many disjoint explanations.")
-    ] = 1,
-    method: Annotated[str, typer.Option(metavar="NAME", rich_help_panel=_HOW, help="See: becausal methods.")] = "causal",
-    option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", rich_help_panel=_HOW, help="An option of the method.")
-    ] = None,
-    grain: Annotated[
-        str, typer.Option(metavar="PX|none", rich_help_panel=_HOW, help="Side of the cells to minimise to; see explain.")
-    ] = "default",
-    seed: Annotated[int, typer.Option(metavar="N", rich_help_panel=_HOW, help="Same seed, same answers.")] = 0,
-    max_calls: Annotated[
-        int | None, typer.Option(metavar="N", rich_help_panel=_HOW, help="Most calls per picture, as 500.")
-    ] = None,
-    labels: options.Labels = None,
-    preprocess: options.Preprocess = None,
-    resize: options.Resize = None,
-    output: options.Output = None,
-    device: options.Device = "cpu",
-    batch_size: options.BatchSize = None,
-    threads: options.Threads = None,
-    half: options.Half = False,
-    endpoint: options.Endpoint = None,
+    request: settings.AskingMany,
+    loading: settings.Reading,
 ) -> None:
     """Explain many pictures into a run folder: an index that can be queried, and each explanation's files.
 
@@ -142,49 +97,21 @@ def batch(
     - `becausal batch scenes/scenes.json --model bundled --out run --max-calls 500`
     - `becausal batch list.txt --model torchvision:resnet50 --device cuda --ray auto --gpus-per-worker 1 --out run`
     """
-    from becausal.api import Request
     from becausal.batch.inputs import find_inputs
     from becausal.batch.records import Job
     from becausal.batch.store import Store
-    from becausal.explainers import make_explainer
 
-    request = Request(
-        method=method,
-        options=parse_options(option or [], None),
-        target=target,
-        against=against,
-        top=top,
-        confidence=confidence,
-        fills=ROBUST if robust else tuple(fill),
-        grain=parse_grain(grain),
-        seed=seed,
-        max_calls=max_calls,
-        several=several,
-        contrast=contrast,
-    )
-    make_explainer(method, request.options)
-    if width is None and device == "cpu":
+    if width is None and loading.device == "cpu":
         width = 1
     spot = Spot(workers=workers, ray=ray, gpus=gpus_per_worker, width=width)
     if limit is not None and limit < 1:
         raise OptionError(f"--limit must be at least 1, not {limit}")
     if retry < 0:
         raise OptionError(f"--retry must be 0 or more, not {retry}")
-    loading = options.Loading(
-        labels=labels,
-        preprocess=preprocess,
-        resize=resize,
-        output=output,
-        device=device,
-        batch_size=batch_size,
-        threads=threads or spot.threads,
-        half=half,
-        endpoint=endpoint or (),
-    )
     inputs = find_inputs(images)
     job = Job(
         model=model,
-        loading=asdict(loading),
+        loading=asdict(replace(loading, threads=loading.threads or spot.threads)),
         request=request,
         categories=inputs.categories,
         folder=str(Path.cwd()),
@@ -277,8 +204,7 @@ def _run(store: "Store", job: "Job", spot: Spot, *, retry: int, limit: int | Non
     counts = store.count(limit)
     if not counts["waiting"] and not (retry and counts["failed"]):
         return False
-    if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", job.loading["device"]):
-        raise OptionError(f"unknown device {job.loading['device']!r}: take cpu or cuda, or cuda:1 for the second GPU")
+    settings.check_device(job.loading["device"])
     pool = spot.open_pool(job, store.agree)
     pace = Pace(sum(counts.values()), sum(counts.values()) - counts["waiting"])
     try:

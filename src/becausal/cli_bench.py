@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from becausal import cli_options as options
+from becausal import cli_settings as settings
 from becausal.cli_console import complain, one_line, open_console, print_facts, print_table, write_json
-from becausal.cli_explain import DEFAULT_OUT, check_writable, parse_grain
+from becausal.cli_explain import check_writable
 from becausal.errors import OptionError
 
 if TYPE_CHECKING:
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 _WHAT, _HOW = "The experiment", "The run"
 
 
+@settings.spread
 def bench(
+    *,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Which one; without, they are listed.")] = None,
     model: Annotated[
         str | None, typer.Option("--model", "-m", metavar="SPEC", rich_help_panel="The model", help=options.SPEC_HELP)
@@ -64,15 +67,7 @@ def bench(
         typer.Option(metavar="N", rich_help_panel=_HOW, help="Pictures side by side; the results do not depend on it."),
     ] = None,
     as_json: options.AsJson = False,
-    labels: options.Labels = None,
-    preprocess: options.Preprocess = None,
-    resize: options.Resize = None,
-    output: options.Output = None,
-    device: options.Device = "cpu",
-    batch_size: options.BatchSize = None,
-    threads: options.Threads = None,
-    half: options.Half = False,
-    endpoint: options.Endpoint = None,
+    loading: settings.Reading,
 ) -> None:
     """Run one of the paper's experiments, or one of ours.
 
@@ -92,12 +87,8 @@ def bench(
         return
     if model is None:
         raise OptionError("which model? give --model SPEC, as --model bundled (see: becausal models)")
-    folder = out or DEFAULT_OUT / "bench" / name
+    folder = out or options.DEFAULT_OUT / "bench" / name
     check_writable(folder)
-    loading = options.Loading(
-        labels=labels, preprocess=preprocess, resize=resize, output=output, device=device, batch_size=batch_size,
-        threads=threads, half=half, endpoint=endpoint or (),
-    )  # fmt: skip
     if data is not None and not data.is_dir():
         raise OptionError(f"there is no folder {data}")
     classifier = loading.load(model)
@@ -109,7 +100,8 @@ def bench(
 
             done = run(
                 name, classifier, out=folder, data=data, methods=methods, limit=limit, seed=seed, fill=fill,
-                grain=parse_grain(grain), max_calls=max_calls, side=side, width=width, resume=resume, progress=watch,
+                grain=settings.parse_grain(grain), max_calls=max_calls, side=side, width=width, resume=resume,
+                progress=watch,
             )  # fmt: skip
     except KeyboardInterrupt:
         complain(f"what was found so far is kept: go on with the same command and --resume (--out {folder})", kind="stopped")

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from becausal import cli_options as options
+from becausal import cli_settings as settings
 from becausal.cli_console import one_line, open_console, print_facts, print_table, write_json
-from becausal.cli_explain import DEFAULT_OUT, check_writable, parse_grain
+from becausal.cli_explain import check_writable
 from becausal.cli_progress import Watch
 
 if TYPE_CHECKING:
@@ -16,22 +17,21 @@ if TYPE_CHECKING:
 _WHAT, _HOW = "The question", "The search"
 
 
+@settings.spread
 def compare(
+    *,
     image: Annotated[Path, typer.Argument(metavar="IMAGE", help="A picture, or an .npy signal or volume.")],
     model: options.Model,
     methods: Annotated[
         str, typer.Option(metavar="A,B,C|all", rich_help_panel=_HOW, help="Which methods; see: becausal methods.")
     ] = "all",
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Where to write the files.")] = DEFAULT_OUT,
+    out: options.Out = options.DEFAULT_OUT,
     as_json: options.AsJson = False,
     truth: Annotated[
         Path | None,
         typer.Option(metavar="MASK.png", rich_help_panel=_WHAT, help="The photobomber, white where it is."),
     ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(metavar="LABEL|ID", rich_help_panel=_WHAT, help="The label to explain. Default: the one on top."),
-    ] = None,
+    target: options.Target = None,
     fill: Annotated[
         str, typer.Option(metavar="FILL", rich_help_panel=_WHAT, help="What hidden pixels become, for all methods.")
     ] = "grey",
@@ -43,19 +43,11 @@ def compare(
             help="Also minimise every method's explanation down to cells of this side in pixels.",
         ),
     ] = "none",
-    seed: Annotated[int, typer.Option(metavar="N", rich_help_panel=_HOW, help="Same seed, same answer.")] = 0,
+    seed: options.Seed = 0,
     max_calls: Annotated[
         int | None, typer.Option(metavar="N", rich_help_panel=_HOW, help="Most calls per method, as 2000.")
     ] = None,
-    labels: options.Labels = None,
-    preprocess: options.Preprocess = None,
-    resize: options.Resize = None,
-    output: options.Output = None,
-    device: options.Device = "cpu",
-    batch_size: options.BatchSize = None,
-    threads: options.Threads = None,
-    half: options.Half = False,
-    endpoint: options.Endpoint = None,
+    loading: settings.Reading,
 ) -> None:
     """Run several methods on one picture and compare what they find.
 
@@ -72,19 +64,8 @@ def compare(
     from becausal.compare import choose_methods, compare_methods
 
     names = choose_methods(methods)
-    request = Request(target=target, fills=(fill,), grain=parse_grain(grain), seed=seed, max_calls=max_calls)
+    request = Request(target=target, fills=(fill,), grain=settings.parse_grain(grain), seed=seed, max_calls=max_calls)
     check_writable(out)
-    loading = options.Loading(
-        labels=labels,
-        preprocess=preprocess,
-        resize=resize,
-        output=output,
-        device=device,
-        batch_size=batch_size,
-        threads=threads,
-        half=half,
-        endpoint=endpoint or (),
-    )
     classifier = loading.load(model)
     with Watch(title=image.name, quiet=as_json) as watch:
         comparison = compare_methods(image, classifier, names, request=request, truth=truth, progress=watch)

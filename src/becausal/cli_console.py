@@ -66,37 +66,32 @@ def print_facts(console: "Console", facts: "list[tuple[str, str | Text]]") -> No
 
 
 def print_summary(explanation: "Explanation", folder: Path) -> None:
-    """What was found, checked and spent, and where the files are."""
+    """What was found, checked and spent, and where the files are; the checks are those of the first explanation."""
     from rich.text import Text
 
     from becausal.render.wording import (
-        name_points,
         say_checks,
         say_confidence,
         say_count,
+        say_extent,
+        say_further,
         say_money,
-        say_share,
         say_stopped,
     )
 
     console = open_console()
-    points, origin = name_points(explanation), explanation.origin
+    origin = explanation.origin
     head = Text(one_line(explanation.label), style="bold magenta")
     head.append(f" {say_confidence(explanation.confidence)}".rstrip(), style="not bold")
     head.append(f"  {one_line(origin.image)}", style="not bold default")
     console.print(head)
-    facts: list[tuple[str, str | Text]] = [
-        (
-            "explanation",
-            f"{say_share(explanation.size)} of the view: {say_count(explanation.pixels, points)} in "
-            f"{say_count(explanation.pieces, 'piece')}",
-        )
-    ]
+    facts: list[tuple[str, str | Text]] = [("explanation", say_extent(explanation))]
     checks = [check for check in say_checks(explanation) if check.name != "pieces"]
     width = max(len(check.answer) for check in checks)
     for check in checks:
         said = Text(f"{check.answer:<{width}}", style=f"not dim {_STYLES[check.holds]}".strip())
         facts.append((check.name, said.append(f"  {check.meaning}", style="dim default")))
+    facts += [(f"explanation {number}", said) for number, said in enumerate(say_further(explanation), start=2)]
     spent = [say_count(explanation.calls, "call"), say_money(explanation), f"{explanation.seconds:.1f} s"]
     cost = ", ".join([*filter(None, spent), f"method {origin.method}"])
     facts += [("cost", cost), ("files", f"{folder}/  (open report.html)")]

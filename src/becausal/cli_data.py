@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from becausal import cli_options as options
+from becausal import cli_settings as settings
 from becausal.cli_console import open_console, print_facts
 from becausal.cli_explain import check_writable
 from becausal.errors import OptionError
@@ -77,7 +78,9 @@ def get(
 
 
 @make_app.command("photobombing")
+@settings.spread
 def photobombing(
+    *,
     images: Images,
     model: options.Model,
     out: Out,
@@ -97,12 +100,7 @@ def photobombing(
         Path | None, typer.Option(metavar="FILE", help="Lines name x0 y0 x1 y1: the middle then lies on the object.")
     ] = None,
     seed: Seed = 0,
-    labels: options.Labels = None,
-    preprocess: options.Preprocess = None,
-    resize: options.Resize = None,
-    output: options.Output = None,
-    device: options.Device = "cpu",
-    endpoint: options.Endpoint = None,
+    loading: settings.ShortReading,
 ) -> None:
     """Plant photobombers into pictures and keep those whose label the model still gives.
 
@@ -123,9 +121,6 @@ def photobombing(
     )
     _check_folder(images)
     check_writable(out)
-    loading = options.Loading(
-        labels=labels, preprocess=preprocess, resize=resize, output=output, device=device, endpoint=endpoint or ()
-    )
     classifier = loading.load(model)
     with _bar("planting") as watch:
         made = make_photobombs(images, classifier, out, planting, cutouts=cutouts, boxes=boxes, watch=watch)
@@ -133,7 +128,9 @@ def photobombing(
 
 
 @make_app.command("roaming")
+@settings.spread
 def roaming(
+    *,
     thing: Annotated[Path, typer.Option("--object", metavar="PNG", help="The object, a picture with transparency.")],
     images: Images,
     model: options.Model,
@@ -143,12 +140,7 @@ def roaming(
     ] = None,
     size: Annotated[float, typer.Option(metavar="SHARE", help="Its width, as a share of the picture's short side.")] = 0.44,
     seed: Seed = 0,
-    labels: options.Labels = None,
-    preprocess: options.Preprocess = None,
-    resize: options.Resize = None,
-    output: options.Output = None,
-    device: options.Device = "cpu",
-    endpoint: options.Endpoint = None,
+    loading: settings.ShortReading,
 ) -> None:
     """Paste an object somewhere on each picture and keep those on which the model sees it.
 
@@ -160,9 +152,6 @@ def roaming(
 
     _check_folder(images)
     check_writable(out)
-    loading = options.Loading(
-        labels=labels, preprocess=preprocess, resize=resize, output=output, device=device, endpoint=endpoint or ()
-    )
     classifier = loading.load(model)
     with _bar("pasting") as watch:
         made = make_roaming(thing, images, classifier, out, label=label, size=size, seed=seed, watch=watch)

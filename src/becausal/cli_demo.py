@@ -2,7 +2,7 @@
 
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -19,9 +19,7 @@ SHARE, GRAIN = 0.9, 4  # the label alone can be kept by very little; nine tenths
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Where to write the files.")] = Path(
-        "becausal-out"
-    ),
+    out: options.Out = options.DEFAULT_OUT,
     as_json: options.AsJson = False,
 ) -> None:
     """Explain a bundled picture, offline, in seconds.

@@ -3,130 +3,33 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from becausal import cli_options as options
+from becausal import cli_settings as settings
 from becausal.cli_console import complain, one_line, print_summary, write_json
 from becausal.cli_progress import Watch
-from becausal.errors import OptionError, OutputError
+from becausal.errors import OutputError
 
 if TYPE_CHECKING:
     from becausal.api import Failure, Request
     from becausal.contracts import Classifier
     from becausal.explanation import Explanation
 
-DEFAULT_OUT = Path("becausal-out")
-ROBUST = ("grey", "black", "white", "blur")
-_WHAT, _HOW = "The question", "The search"
 
-
-def _methods(incomplete: str) -> list[str]:
-    from becausal.explainers import METHODS
-
-    return [name for name in METHODS if name.startswith(incomplete)]
-
-
-def _fills(incomplete: str) -> list[str]:
-    from becausal.fills import NAMES
-
-    return [name for name in NAMES if name.startswith(incomplete)]
-
-
+@settings.spread
 def explain(
+    *,
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="Pictures, or .npy signals and volumes.")],
     model: options.Model,
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="DIR", help="Where to write; one folder per image inside.")
-    ] = DEFAULT_OUT,
+    ] = options.DEFAULT_OUT,
     as_json: options.AsJson = False,
-    target: Annotated[
-        str | None,
-        typer.Option(metavar="LABEL|ID", rich_help_panel=_WHAT, help="The label to explain. Default: the one on top."),
-    ] = None,
-    against: Annotated[
-        str | None,
-        typer.Option(metavar="LABEL|ID", rich_help_panel=_WHAT, help="Only this rival must stay behind the label."),
-    ] = None,
-    top: Annotated[
-        int, typer.Option(metavar="K", rich_help_panel=_WHAT, help="It is enough that the label stays in the top K.")
-    ] = 1,
-    confidence: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SHARE",
-            rich_help_panel=_WHAT,
-            help="Also keep this share of the original confidence, as 0.5. Default: the label is enough.",
-        ),
-    ] = None,
-    fill: Annotated[
-        list[str],
-        typer.Option(
-            metavar="FILL",
-            rich_help_panel=_WHAT,
-            autocompletion=_fills,
-            help="What hidden pixels become: black, grey, white, '#rrggbb', 'r,g,b', mean, blur, noise, inpaint, "
-            "image:FILE. Given several times, the explanation must hold under all of them.",
-        ),
-    ] = ["grey"],  # noqa: B006 - typer reads it, nothing writes to it
-    robust: Annotated[
-        bool,
-        typer.Option("--robust", rich_help_panel=_WHAT, help=f"Hold under several fills at once: {', '.join(ROBUST)}."),
-    ] = False,
-    complete: Annotated[
-        bool,
-        typer.Option("--complete", rich_help_panel=_WHAT, help="Keep the whole original confidence: --confidence 1."),
-    ] = False,
-    contrast: Annotated[
-        bool,
-        typer.Option(
-            "--contrast",
-            rich_help_panel=_WHAT,
-            help="Find a set that is sufficient and necessary at once: alone it keeps the label, hidden it loses it.",
-        ),
-    ] = False,
-    several: Annotated[
-        int,
-        typer.Option(metavar="K", rich_help_panel=_WHAT, help="Look for so many disjoint explanations (method causal)."),
-    ] = 1,
-    method: Annotated[
-        str,
-        typer.Option(metavar="NAME", rich_help_panel=_HOW, autocompletion=_methods, help="See: becausal methods."),
-    ] = "causal",
-    option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", rich_help_panel=_HOW, help="An option of the method; see: becausal methods NAME."),
-    ] = None,
-    partitions: Annotated[
-        int | None,
-        typer.Option(metavar="N", rich_help_panel=_HOW, help="Short for --option partitions=N (dc-causal: 50)."),
-    ] = None,
-    grain: Annotated[
-        str,
-        typer.Option(
-            metavar="PX|none",
-            rich_help_panel=_HOW,
-            help="Remove all that can go, down to cells of this side in pixels; none: do not. Default: 1/56 of the "
-            "view (4 px of 224) for causal, none for the others.",
-        ),
-    ] = "default",
-    seed: Annotated[int, typer.Option(metavar="N", rich_help_panel=_HOW, help="Same seed, same answer.")] = 0,
-    max_calls: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", rich_help_panel=_HOW, help="Most calls per image, as 500; then the best so far, marked so."
-        ),
-    ] = None,
-    labels: options.Labels = None,
-    preprocess: options.Preprocess = None,
-    resize: options.Resize = None,
-    output: options.Output = None,
-    device: options.Device = "cpu",
-    batch_size: options.BatchSize = None,
-    threads: options.Threads = None,
-    half: options.Half = False,
-    endpoint: options.Endpoint = None,
+    request: settings.Asking,
+    loading: settings.Reading,
 ) -> None:
     """Explain why a model gives pictures their labels.
 
@@ -140,35 +43,6 @@ def explain(
     - `becausal explain scan.npy --model python:mine.py:predict --fill mean --fill blur --max-calls 2000`
     - `becausal explain dog.jpg --model hf:google/vit-base-patch16-224 --target wolf --against husky --json`
     """
-    from becausal.api import Request
-    from becausal.explainers import make_explainer
-
-    loading = options.Loading(
-        labels=labels,
-        preprocess=preprocess,
-        resize=resize,
-        output=output,
-        device=device,
-        batch_size=batch_size,
-        threads=threads,
-        half=half,
-        endpoint=endpoint or (),
-    )
-    request = Request(
-        method=method,
-        options=parse_options(option or [], partitions),
-        target=target,
-        against=against,
-        top=top,
-        confidence=1.0 if complete else confidence,
-        fills=ROBUST if robust else tuple(fill),
-        grain=parse_grain(grain),
-        seed=seed,
-        max_calls=max_calls,
-        several=several,
-        contrast=contrast,
-    )
-    make_explainer(method, request.options)  # an option that does not exist is said before a model is loaded
     check_writable(out)
     run = Run(loading.load(model), request, choose_folders(images, out), as_json)
     entries = run.entries()
@@ -224,29 +98,6 @@ class Run:
         if not self._as_json:
             print_summary(answer, saved)
         return answer.summary() | {"folder": str(saved)}
-
-
-def parse_options(pairs: Sequence[str], partitions: int | None) -> dict[str, Any]:
-    """The method's options from key=value words."""
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        key, sign, value = pair.partition("=")
-        if not sign or not key.strip():
-            raise OptionError(f"an option of the method is written key=value, as --option partitions=20, not {pair!r}")
-        found[key.strip().replace("-", "_")] = value.strip()
-    return found if partitions is None else found | {"partitions": partitions}
-
-
-def parse_grain(text: str) -> int | Literal["default"] | None:
-    """A side in pixels, `none`, or `default`."""
-    match text.strip().lower():
-        case "default":
-            return "default"
-        case "none":
-            return None
-        case number if number.isascii() and number.isdigit():
-            return int(number)
-    raise OptionError(f"the grain is a side in whole pixels, as 4, or none, not {text!r}")
 
 
 def choose_folders(images: Sequence[Path], out: Path) -> list[tuple[Path, Path]]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from becausal import cli_options as options
+from becausal import cli_settings as settings
 from becausal.cli_console import one_line, open_console, print_facts, print_table, write_json
 from becausal.errors import OptionError
 
@@ -22,19 +23,13 @@ _OUTPUTS = {
 }
 
 
+@settings.spread
 def inspect(
+    *,
     model: Annotated[str, typer.Argument(metavar="MODEL", help=options.SPEC_HELP)],
     image: Annotated[Path | None, typer.Argument(metavar="[IMAGE]", help="A picture to classify.")] = None,
     as_json: options.AsJson = False,
-    labels: options.Labels = None,
-    preprocess: options.Preprocess = None,
-    resize: options.Resize = None,
-    output: options.Output = None,
-    device: options.Device = "cpu",
-    batch_size: options.BatchSize = None,
-    threads: options.Threads = None,
-    half: options.Half = False,
-    endpoint: options.Endpoint = None,
+    loading: settings.Reading,
 ) -> None:
     """Show how a model will be read, and what it says of a picture.
 
@@ -47,17 +42,6 @@ def inspect(
     """
     from becausal.api import classify
 
-    loading = options.Loading(
-        labels=labels,
-        preprocess=preprocess,
-        resize=resize,
-        output=output,
-        device=device,
-        batch_size=batch_size,
-        threads=threads,
-        half=half,
-        endpoint=endpoint or (),
-    )
     classifier = loading.load(model)
     top = classify(image, classifier) if image is not None else None
     info = classifier.info  # after the picture: some models show only then what they return

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from becausal import cli_options as options
+from becausal import cli_settings as settings
 from becausal.errors import OptionError
 
 if TYPE_CHECKING:
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 7860
 
 
+@settings.spread
 def serve(
+    *,
     model: Annotated[
         list[str] | None,
         typer.Option(
@@ -36,15 +39,7 @@ def serve(
     max_upload: Annotated[int, typer.Option(metavar="MB", help="The largest picture file that is taken.")] = 10,
     max_calls: Annotated[int, typer.Option(metavar="N", help="Most calls a client may ask for in one search.")] = 5000,
     searches: Annotated[int, typer.Option(metavar="N", help="How many searches run at once; others wait in line.")] = 2,
-    labels: options.Labels = None,
-    preprocess: options.Preprocess = None,
-    resize: options.Resize = None,
-    output: options.Output = None,
-    device: options.Device = "cpu",
-    batch_size: options.BatchSize = None,
-    threads: options.Threads = None,
-    half: options.Half = False,
-    endpoint: options.Endpoint = None,
+    loading: settings.Reading,
 ) -> None:
     """Open a page on which pictures are explained by hand.
 
@@ -68,17 +63,6 @@ def serve(
             raise OptionError(f"{name} must be at least {least}, not {value}")
     if not 0 <= port <= 65535:
         raise OptionError(f"a port is a number up to 65535, not {port}")
-    loading = options.Loading(
-        labels=labels,
-        preprocess=preprocess,
-        resize=resize,
-        output=output,
-        device=device,
-        batch_size=batch_size,
-        threads=threads,
-        half=half,
-        endpoint=endpoint or (),
-    )
     limits = Limits(upload_bytes=max_upload * 1_000_000, max_calls=max_calls, workers=searches)
     bound = listen(host, port)  # before a model is loaded: a port in use is said at once
     with bound:
@@ -90,7 +74,7 @@ def serve(
             make_server(app).run(sockets=[bound])
 
 
-def load_models(specs: list[str], loading: options.Loading) -> "dict[str, Classifier]":
+def load_models(specs: list[str], loading: settings.Loading) -> "dict[str, Classifier]":
     """The models by the names the page shows, in the operator's order; the bundled one is last unless it was given.
 
     The options of reading are for the operator's own.
@@ -98,7 +82,7 @@ def load_models(specs: list[str], loading: options.Loading) -> "dict[str, Classi
     from becausal.web.questions import refuse_misfits
 
     models: dict[str, Classifier] = {}
-    plain = options.Loading(threads=loading.threads, batch_size=loading.batch_size)
+    plain = settings.Loading(threads=loading.threads, batch_size=loading.batch_size)
     for spec in dict.fromkeys([*specs, "bundled"]):
         if spec == "bundled":
             models[spec] = plain.load(spec)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from becausal import cli_options as options
+from becausal import cli_settings as settings
 from becausal.cli_console import one_line, open_console, print_table, write_json
 from becausal.errors import ModelError
 
@@ -15,22 +16,16 @@ if TYPE_CHECKING:
     from becausal.verify import Claim
 
 
+@settings.spread
 def verify(
+    *,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that explain has written.")],
     model: Annotated[
         str | None,
         typer.Option("--model", "-m", metavar="SPEC", help="The model to ask. Default: the one that was explained."),
     ] = None,
     as_json: options.AsJson = False,
-    labels: options.Labels = None,
-    preprocess: options.Preprocess = None,
-    resize: options.Resize = None,
-    output: options.Output = None,
-    device: options.Device = "cpu",
-    batch_size: options.BatchSize = None,
-    threads: options.Threads = None,
-    half: options.Half = False,
-    endpoint: options.Endpoint = None,
+    given: settings.Reading,
 ) -> None:
     """Ask the model every claim of a saved explanation again.
 
@@ -44,17 +39,6 @@ def verify(
     from becausal.api import verify as ask_again
     from becausal.explanation import Explanation
 
-    given = options.Loading(
-        labels=labels,
-        preprocess=preprocess,
-        resize=resize,
-        output=output,
-        device=device,
-        batch_size=batch_size,
-        threads=threads,
-        half=half,
-        endpoint=endpoint or (),
-    )
     explanation = Explanation.load(folder)
     classifier = load_again(explanation, model, given)
     claims = ask_again(explanation, classifier)
@@ -67,7 +51,7 @@ def verify(
         raise typer.Exit(1)
 
 
-def load_again(explanation: "Explanation", model: str | None, given: options.Loading) -> "Classifier":
+def load_again(explanation: "Explanation", model: str | None, given: settings.Loading) -> "Classifier":
     """The model named on the command line, or that of the record with the options it was loaded with."""
     saved = explanation.origin
     if model is not None:

@@ -3,10 +3,8 @@
 Drawn with matplotlib's objects on the Agg canvas, never through pyplot: no global state, no window, any thread.
 """
 
-import os
 from functools import lru_cache
 from io import BytesIO
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -31,16 +29,6 @@ from becausal.render.wording import name_points, say_count, say_label, say_share
 INK = "#1d2228"
 SOFT = "#68717c"
 DPI = 144
-
-
-def draw_explanation(explanation: Explanation, path: str | os.PathLike[str]) -> None:
-    """Write a PNG of the sufficient pixels, everything else in the dark."""
-    Path(path).write_bytes(explanation_png(explanation))
-
-
-def draw_heatmap(explanation: Explanation, path: str | os.PathLike[str]) -> None:
-    """Write a PNG of the map over the picture, with a colour bar and the explanation outlined."""
-    Path(path).write_bytes(png_bytes(plot_map(explanation)))
 
 
 def explanation_png(explanation: Explanation) -> bytes:
