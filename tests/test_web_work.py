@@ -3,9 +3,12 @@
 import asyncio
 import io
 import json
+import re
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -605,6 +608,8 @@ def test_every_piece_is_whole(model, found):
         answers.draw_others(several),
         closeups.draw_reveal(found, ask_reveal(found, model)),
         parts.draw_comparing(("causal", "rise"), calls=5, stopping=False),
+        parts.draw_hint(),
+        parts.draw_invitation(),
     ]
     for page in pages:
         check_html(page)
@@ -638,6 +643,101 @@ def test_a_second_label_is_explained_as_a_second_label(model, scene):
     request = Wish(label_id=top[1][0], max_calls=400).request(top, model, 128, LIMITS)
     answer = Search(scene, model, request, LIMITS)(lambda now: None)
     assert "is number 2 of what the classifier says" in answers.say_found(answer.explanation)
+
+
+def test_a_small_confidence_is_not_said_to_be_none(found):
+    from dataclasses import replace
+
+    said = [answers.say_found(replace(found, target=replace(found.target, floor=floor))) for floor in (0.9, 0.01, 0.0021)]
+    assert [re.search(r"at least ([\d.e-]+)\.$", text)[1] for text in said] == ["0.90", "0.01", "0.002"]
+
+
+# ---------------------------------------------------------------- choices and looks in a hurry
+
+
+@pytest.fixture
+def page(model):
+    pytest.importorskip("gradio", reason="gradio is not installed: pip install 'becausal[web]'")
+    from becausal.web.page import Page
+
+    desk = Desk(LIMITS)
+    yield Page({"bundled": model}, Sessions(LIMITS), desk, draw_examples(), LIMITS)
+    desk.close()
+
+
+def event(**data):
+    return SimpleNamespace(_data=data)
+
+
+def hold_first(monkeypatch, name, is_first):
+    """Have the first call of a function of the page wait; whether it waits already, and the word to go on."""
+    from becausal.web import page
+
+    begun, go_on, function = threading.Event(), threading.Event(), getattr(page, name)
+
+    def slow(*arguments):
+        if is_first(*arguments):
+            begun.set()
+            assert go_on.wait(60)
+        return function(*arguments)
+
+    monkeypatch.setattr(page, name, slow)
+    return begun, go_on
+
+
+def is_as_it_was(update):
+    return isinstance(update, dict) and set(update) == {"__type__"}
+
+
+def test_of_two_pictures_the_one_chosen_last_stays_though_it_is_read_first(page, monkeypatch):
+    request = SimpleNamespace(session_hash="mine")
+    begun, go_on = hold_first(monkeypatch, "classify_view", lambda picture, _: picture.name == "house.png")
+    with ThreadPoolExecutor(1) as pool:
+        early = pool.submit(page.take_example, "bundled", event(example=1), request)
+        assert begun.wait(60)
+        late = page.take_example("bundled", event(example=2), request)
+        go_on.set()
+        assert all(is_as_it_was(update) for update in early.result(60))
+    assert "sailboat.png" in late[0]
+    assert page.sessions.of("mine").upload.name == "sailboat.png"
+    assert len(late) == len(early.result())
+
+
+def test_of_two_pixels_the_one_chosen_last_is_shown(page, found, monkeypatch):
+    request = SimpleNamespace(session_hash="mine")
+    page.open(request)
+    page.sessions.of("mine").found = Found(found)
+    begun, go_on = hold_first(monkeypatch, "ask_witness", lambda *arguments: arguments[2] == 5)
+    with ThreadPoolExecutor(1) as pool:
+        early = pool.submit(page.show_witness, event(row=5, column=5), request)
+        assert begun.wait(60)
+        late = page.show_witness(event(row=6, column=6), request)
+        go_on.set()
+        assert is_as_it_was(early.result(60))
+    assert "row 6, column 6" in late
+
+
+def test_the_same_model_again_forgets_nothing(page, found):
+    request = SimpleNamespace(session_hash="mine")
+    page.open(request)
+    session = page.sessions.of("mine")
+    session.found = Found(found)
+    assert all(is_as_it_was(update) for update in page.take_model("bundled", request))
+    assert session.found is not None
+
+
+def test_back_to_the_model_before_while_another_is_still_asked(page, monkeypatch):
+    request = SimpleNamespace(session_hash="mine")
+    page.models["slow"] = another = becausal.load_model("bundled")
+    page.open(request)
+    begun, go_on = hold_first(monkeypatch, "classify_view", lambda _, classifier: classifier is another)
+    with ThreadPoolExecutor(1) as pool:
+        early = pool.submit(page.take_model, "slow", request)
+        assert begun.wait(60)
+        late = page.take_model("bundled", request)
+        go_on.set()
+        assert all(is_as_it_was(update) for update in early.result(60))
+    assert late[1] == page.sessions.of("mine").model == "bundled"
 
 
 # ---------------------------------------------------------------- the guard

@@ -74,7 +74,7 @@ def say_found(explanation: Explanation) -> str:
     else:
         says, kept = f"The classifier says {label}{known}.", "for that"
     if target.floor > 0:
-        kept += f", with a confidence of at least {target.floor:.2f}"
+        kept += f", with a confidence of at least {target.floor:{'.2f' if target.floor >= 0.01 else '.1g'}}"
     if explanation.checks.sufficient:
         return f"{says} <b>These {write_share(explanation.size)} of the pixels</b> alone are enough {kept}."
     return f"{says} No small set was found: the best so far has {write_share(explanation.size)} of the pixels."
@@ -152,7 +152,7 @@ def draw_comparison(comparison: Comparison, token: str) -> str:
         f'<div class="bc-methods">{cards}</div>'
         f'<div class="bc-table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
         "<p class='bc-small'>Insertion is better high, deletion low: how fast the confidence comes and goes along the map. "
-        "Confidence is that of the explanation alone.</p>"
+        "Confidence is that of the explanation alone. Both sets are as fine as their method makes them.</p>"
         + draw_download(token, "Download the comparison", "page, figure and numbers, as a zip file")
         + "</section>"
     )

@@ -12,10 +12,6 @@ HEAD = (
     '<header class="bc-head"><h1>becausal</h1><p>Ask an image classifier why: the few pixels that are enough for its '
     "label.</p></header>"
 )
-TO_THE_ANSWER = (
-    "() => { if (window.innerWidth < 900) "
-    "document.querySelector('.bc-right').scrollIntoView({behavior: 'smooth', block: 'start'}); }"
-)
 
 
 def lay_out(page: Page) -> gr.Blocks:
@@ -35,6 +31,7 @@ def lay_out(page: Page) -> gr.Blocks:
                 with gr.Row():
                     go = gr.Button("Explain", variant="primary", min_width=120, elem_id="bc-go")
                     halt = gr.Button("Stop", interactive=False, min_width=120, elem_id="bc-stop")
+                gr.HTML(parts.draw_hint(), js_on_load=script.PRESSES, elem_id="bc-hint", apply_default_css=False)
                 method = gr.Dropdown(
                     ["causal"],
                     value="causal",
@@ -79,22 +76,29 @@ def lay_out(page: Page) -> gr.Blocks:
                     stage = gr.HTML(
                         parts.draw_welcome(), js_on_load=script.STAGE, elem_id="bc-stage", apply_default_css=False
                     )
-                    witness = gr.HTML("", elem_id="bc-witness", js_on_load=None, apply_default_css=False)
+                    witness = gr.HTML("", js_on_load=script.WITNESS, elem_id="bc-witness", apply_default_css=False)
                     reveal = gr.HTML("", js_on_load=script.REVEAL, elem_id="bc-reveal", apply_default_css=False)
                     others = gr.HTML("", elem_id="bc-others", js_on_load=None, apply_default_css=False)
                 with gr.Tab("Comparison"):
                     with gr.Row(equal_height=False):
                         other = gr.Dropdown([OTHER], value=OTHER, label="Compare the chosen method with", elem_id="bc-other")
                         versus = gr.Button("Compare", variant="primary", scale=0, min_width=180, elem_id="bc-compare")
-                    compared = gr.HTML("", elem_id="bc-compared", js_on_load=None, apply_default_css=False)
+                    compared = gr.HTML(
+                        parts.draw_invitation(), elem_id="bc-compared", js_on_load=None, apply_default_css=False
+                    )
 
         chosen = [picture, model, label, method, other, stage, witness, reveal, others, compared]
         buttons = [go, versus, halt]
-        blocks.load(page.open, None, chosen, **quiet)
-        picture.select(page.take_example, [model], chosen, **quiet)
-        picture.upload(page.take_upload, [model], chosen, **quiet)
-        model.input(page.take_model, [model], chosen, **quiet)
-        go.click(None, None, None, js=TO_THE_ANSWER, api_visibility="private")
+        every: dict[str, Any] = {"trigger_mode": "multiple", **quiet}  # none is left out while another is under way
+        for choice in (
+            blocks.load(page.open, None, chosen, **quiet),
+            picture.select(page.take_example, [model], chosen, **every),
+            picture.upload(page.take_upload, [model], chosen, **every),
+            model.input(page.take_model, [model], chosen, js=script.COMING, **every),
+        ):
+            for ended in (choice.success, choice.failure):  # one of them always comes
+                ended(None, None, None, js=script.THERE, api_visibility="private", trigger_mode="multiple")
+        go.click(None, None, None, js=script.TO_THE_ANSWER, api_visibility="private")
         go.click(
             page.explain,
             [method, fill, label, share, grain, several, calls],
@@ -106,7 +110,7 @@ def lay_out(page: Page) -> gr.Blocks:
             page.compare, [method, other, fill, label, share, calls], [compared, *buttons], concurrency_limit=None, **quiet
         )
         halt.click(page.stop, None, None, **quiet)
-        stage.select(page.show_witness, None, witness, trigger_mode="always_last", **quiet)
+        stage.select(page.show_witness, None, witness, **every)
         blocks.unload(page.leave)
     blocks.max_threads = limits.workers + limits.waiting + 60  # events under way at once, searches in line included
     blocks.state_session_capacity = limits.sessions

@@ -28,6 +28,7 @@ from becausal.web.work import Desk, Job
 
 TICK = 0.15  # seconds between two looks at a running search
 OTHER = "rise"  # the method to compare with, unless another is chosen
+CHOSEN = 10  # parts of the page that a choice of picture or model sets anew
 
 
 class Page:
@@ -66,25 +67,39 @@ class Page:
         return self._choose(session, upload or session.upload, model, note)
 
     def take_model(self, model: str, request: gr.Request) -> tuple[Any, ...]:
-        """Another model: the same picture, other labels, other methods."""
+        """Another model: the same picture, other labels, other methods.
+
+        The list says so too when it is only passed by with the Tab key: nothing is forgotten for that.
+        """
         session = self._session(request)
+        if model == session.wanted:
+            return _nothing_new()
         return self._choose(session, session.upload, model)
 
     def _choose(self, session: Session, upload: Upload | None, model: str, note: str = "") -> tuple[Any, ...]:
-        """Show a picture and what the model says of it; what was found for another is put away."""
-        uri, before = "", session.model
+        """Show a picture and what the model says of it; what was found for another is put away.
+
+        Where several are chosen in a hurry, the last one counts, whichever is read first.
+        """
+        choice = session.choice = object()
+        uri, before, session.wanted = "", session.model, model
         try:
             classifier = choose_model(self.models, model)
             if upload is not None:
                 picture = read_picture(upload, self.limits)
                 check_fits(picture, classifier, self.limits)
                 top, uri = classify_view(picture, classifier), preview(picture)
-                session.forget()
-                session.upload, session.model, session.top = upload, model, top
-                session.side = max(view_of(picture, classifier).shape[:2])
         except BecausalError as error:
             note, upload = str(error), session.upload
             uri = preview(read_picture(upload, self.limits)) if upload is not None else ""
+        else:
+            if upload is not None and session.choice is choice:
+                session.forget()
+                session.upload, session.model, session.top = upload, model, top
+                session.side = max(view_of(picture, classifier).shape[:2])
+        if session.choice is not choice:
+            return _nothing_new()
+        session.wanted = session.model
         said = [(f"{name} {say_confidence(sure)}".strip(), number) for number, name, sure in session.top]
         chosen = session.model or next(iter(self.models))
         methods = list(offer_methods(self.models[chosen]))
@@ -98,7 +113,7 @@ class Page:
             "",
             "",
             "",
-            "",
+            parts.draw_invitation(),
         )
 
     # ---------------------------------------------------------------- the explanation
@@ -128,10 +143,12 @@ class Page:
             yield parts.draw_error(str(error)), "", "", "", *_buttons(is_busy=False)
             return
         yield parts.draw_waiting(job.before), "", "", "", *_buttons(is_busy=True)
-        async for _ in _follow(job):
-            yield await asyncio.to_thread(_draw_running, job, search), *[gr.skip()] * 6
+        async for _ in _follow(job, session):
+            drawn = await asyncio.to_thread(_draw_running, job, search)
+            if session.job is job:
+                yield drawn, *[gr.skip()] * 6
         if session.job is not job:  # another picture was chosen meanwhile
-            yield *[gr.skip()] * 4, *_buttons(is_busy=False)
+            yield parts.draw_welcome(), *[gr.skip()] * 3, *_buttons(is_busy=False)
             return
         if job.result is None:
             yield parts.draw_error(job.error), "", "", "", *_buttons(is_busy=False)
@@ -150,9 +167,10 @@ class Page:
         """Round off the best so far."""
         self._session(request).stop()
 
-    def show_witness(self, event: gr.EventData, request: gr.Request) -> str:
-        """A pixel of the explanation was chosen."""
+    def show_witness(self, event: gr.EventData, request: gr.Request) -> Any:
+        """A pixel of the explanation was chosen; of several, the last one counts."""
         session = self._session(request)
+        look = session.look = object()
         found = session.found.answer if session.found is not None else None
         row, column = _read(event, "row", int), _read(event, "column", int)
         if row is None or column is None:
@@ -163,7 +181,8 @@ class Page:
             witness = ask_witness(found, choose_model(self.models, session.model), row, column)
         except BecausalError as error:
             return parts.draw_error(str(error))
-        return closeups.draw_witness(found, witness, row, column)
+        drawn = closeups.draw_witness(found, witness, row, column)
+        return drawn if session.look is look and session.found is not None else gr.skip()
 
     # ---------------------------------------------------------------- two methods
 
@@ -184,11 +203,11 @@ class Page:
             yield parts.draw_error(str(error)), *_buttons(is_busy=False)
             return
         yield parts.draw_waiting(job.before), *_buttons(is_busy=True)
-        async for _ in _follow(job):
+        async for _ in _follow(job, session):
             running = parts.draw_comparing((method, other), calls=job.live.calls, stopping=job.is_stopping)
             yield running if job.state == "running" else parts.draw_waiting(job.before), *[gr.skip()] * 3
         if session.job is not job:
-            yield gr.skip(), *_buttons(is_busy=False)
+            yield parts.draw_invitation(), *_buttons(is_busy=False)
         elif job.result is None:
             yield parts.draw_error(job.error), *_buttons(is_busy=False)
         else:
@@ -222,15 +241,20 @@ def _read(event: gr.EventData, name: str, kind: type[Any]) -> Any:
     return value if type(value) is kind else None
 
 
+def _nothing_new() -> tuple[Any, ...]:
+    """The page stays as it is after a choice."""
+    return (gr.skip(),) * CHOSEN
+
+
 def _buttons(*, is_busy: bool) -> tuple[Any, Any, Any]:
     """Explain, Compare and Stop, as they may be pressed now."""
     return gr.update(interactive=not is_busy), gr.update(interactive=not is_busy), gr.update(interactive=is_busy)
 
 
-async def _follow(job: Job[Any]) -> AsyncIterator[None]:
-    """Until the job has ended: a beat whenever there is something new to draw."""
+async def _follow(job: Job[Any], session: Session) -> AsyncIterator[None]:
+    """Until the job has ended, or its page has another picture: a beat whenever there is something new to draw."""
     seen: tuple[Any, ...] = ()
-    while not job.ended.is_set():
+    while not job.ended.is_set() and session.job is job:
         now = (job.look().number, job.state, job.before, job.is_stopping)
         if now != seen:
             seen = now

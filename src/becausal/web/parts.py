@@ -48,6 +48,11 @@ def draw_start(
     )
 
 
+def draw_hint() -> str:
+    """The line beneath the buttons, which the page's script fills while a picture is on its way."""
+    return '<p class="bc-hint" role="status"></p>'
+
+
 def draw_welcome() -> str:
     """What the page shows before anything was asked."""
     steps = (
@@ -58,6 +63,14 @@ def draw_welcome() -> str:
     items = "".join(f"<li><b>{title}</b><span>{text}</span></li>" for title, text in steps)
     return (
         f'<section class="bc-stage bc-welcome"><h2>Which pixels make the classifier say that?</h2><ol>{items}</ol></section>'
+    )
+
+
+def draw_invitation() -> str:
+    """What stands on the other tab before two methods were compared."""
+    return (
+        '<section class="bc-stage"><p class="bc-small">Both methods explain the label that is chosen on the left. Their '
+        "maps, sets and figures are put side by side.</p></section>"
     )
 
 

@@ -1,6 +1,6 @@
 """The page's own script, in the parts that belong to one piece of HTML each. `element` and `trigger` come from gradio.
 
-Listeners sit on the piece itself, not on what is inside: its contents are replaced with every answer.
+Listeners sit on the piece itself, or on the document, not on what is inside: its contents are replaced with every answer.
 """
 
 #: The picture: choose, drop or paste a file, send it to the server, say what is wrong with it; or take an example.
@@ -11,25 +11,34 @@ const complain = text => {
   place.textContent = text;
   place.hidden = !text;
 };
+const tell = what => document.dispatchEvent(new Event('bc-' + what));
+let sending = null;
+const change = () => {  // another picture is wanted: one that is still being sent no longer is
+  complain('');
+  sending?.abort();
+  return (sending = new AbortController());
+};
 const send = async file => {
   if (!file) return;
-  complain('');
   const limit = Number(box().dataset.limit);
   if (file.size > limit) {
     complain(`${file.name} has ${(file.size / 1e6).toFixed(1)} MB; this page takes at most ${(limit / 1e6).toFixed(0)} MB`);
     return;
   }
-  box().classList.add('bc-busy');
+  const own = change();
+  tell('coming');
+  let token = null;
   try {
-    const answer = await fetch('picture?name=' + encodeURIComponent(file.name), {method: 'POST', body: file});
+    const address = 'picture?name=' + encodeURIComponent(file.name);
+    const answer = await fetch(address, {method: 'POST', body: file, signal: own.signal});
     const said = await answer.json();
-    if (answer.ok) trigger('upload', {token: said.token});
+    if (answer.ok) token = said.token;
     else complain(said.error);
   } catch (error) {
-    complain('The picture could not be sent: is the server still running?');
-  } finally {
-    box().classList.remove('bc-busy');
+    if (!own.signal.aborted) complain('The picture could not be sent: is the server still running?');
   }
+  if (token === null || own.signal.aborted) tell('there');
+  else trigger('upload', {token});
 };
 element.addEventListener('change', event => {
   if (event.target.type === 'file') {
@@ -39,10 +48,14 @@ element.addEventListener('change', event => {
 });
 element.addEventListener('click', event => {
   const example = event.target.closest('[data-example]');
-  if (example) trigger('select', {example: Number(example.dataset.example)});
+  if (!example) return;
+  change();
+  tell('coming');
+  trigger('select', {example: Number(example.dataset.example)});
 });
-for (const name of ['dragover', 'drop', 'dragleave'])
-  element.addEventListener(name, event => {
+for (const name of ['dragover', 'drop', 'dragleave'])  // anywhere: a browser would leave the page for the picture
+  document.addEventListener(name, event => {
+    if (!event.dataTransfer.types.includes('Files')) return;
     event.preventDefault();
     box().classList.toggle('bc-over', name === 'dragover');
     if (name === 'drop') send(event.dataTransfer.files[0]);
@@ -51,6 +64,58 @@ document.addEventListener('paste', event => {
   const file = [...event.clipboardData.files].find(file => file.type.startsWith('image/'));
   if (file) send(file);
 });
+"""
+
+#: For the events of other parts: a picture is on its way, a picture is there, or there is none after all.
+COMING = "(...values) => { document.dispatchEvent(new Event('bc-coming')); return values; }"
+THERE = "() => { document.dispatchEvent(new Event('bc-there')); }"
+
+#: Explain and Compare: pressed while a picture is on its way, they are pressed again once it is there.
+PRESSES = """
+const BUTTONS = '#bc-go, #bc-compare';
+const wrong = () => document.querySelector('#bc-picture .bc-error:not([hidden])');
+const complaint = () => wrong()?.textContent || '';
+let coming = document.querySelector('#bc-picture .bc-picture') ? 0 : 1;  // the page itself brings the first
+let pressed = null, before = '', late = null;
+const say = () => {
+  const doing = pressed && pressed.id === 'bc-compare' ? 'compared' : 'explained';
+  const then = pressed ? `: it is ${doing} as soon as it is here.` : '…';
+  element.querySelector('.bc-hint').textContent = coming ? `The picture is on its way${then}` : '';
+};
+const show = () => {
+  for (const part of document.querySelectorAll(`#bc-picture, ${BUTTONS}`)) {
+    part.setAttribute('aria-busy', coming > 0);
+    part.toggleAttribute('data-pressed', part === pressed);
+  }
+  clearTimeout(late);
+  if (coming && !pressed) late = setTimeout(say, 400);  // most come sooner, and need no word
+  else say();
+};
+document.addEventListener('click', event => {
+  const button = event.target.closest(BUTTONS);
+  if (!button) return;
+  if (!coming) {
+    if (wrong()) wrong().hidden = true;  // it was of a picture that is not the one in question
+    return;
+  }
+  event.stopImmediatePropagation();
+  [pressed, before] = [button, complaint()];
+  show();
+  element.scrollIntoView({behavior: 'smooth', block: 'nearest'});
+}, true);
+document.addEventListener('bc-coming', () => {
+  coming += 1;
+  pressed = null;
+  show();
+});
+document.addEventListener('bc-there', () => {
+  coming = Math.max(0, coming - 1);
+  const button = coming ? null : pressed;
+  if (button) pressed = null;
+  show();
+  if (button && (!complaint() || complaint() === before)) button.click();  // not where the picture was refused
+});
+show();
 """
 
 #: The explanation: choose a pixel with the pointer, or with the arrow keys and Enter.
@@ -87,6 +152,21 @@ element.addEventListener('keydown', event => {
   if (!way) trigger('select', place);
 });
 """
+
+#: Why a pixel is needed stands below the picture it was chosen on: far enough up to be seen.
+WITNESS = """
+watch('value', () => requestAnimationFrame(() =>
+  element.querySelector('p[role]')?.scrollIntoView({behavior: 'smooth', block: 'nearest'})));
+"""
+
+#: After Explain: the side of the page where the answer comes, where it is not in sight.
+TO_THE_ANSWER = """() => {
+  const side = document.querySelector('.bc-right');
+  const tab = side.querySelector('[role=tab]');
+  if (tab.getAttribute('aria-selected') !== 'true') tab.click();
+  if (window.innerWidth < 900 || side.getBoundingClientRect().top < 0)
+    side.scrollIntoView({behavior: 'smooth', block: 'start'});
+}"""
 
 #: The slider: shows as much of the ranking as it says, and what the classifier said to that; asks nobody.
 REVEAL = """

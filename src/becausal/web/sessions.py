@@ -35,6 +35,9 @@ class Session:
     model: str = ""
     top: Top = ()
     side: int = 0  # the view's longest
+    wanted: str = ""  # the model that was chosen last, while its answer is still to come
+    choice: object = None  # the last one of a picture or a model
+    look: object = None  # the last one at a pixel
     job: Job[Any] | None = None
     found: Found | None = None
     compared: Found | None = None

@@ -84,9 +84,11 @@ STYLE = """
   border: 1px solid var(--bc-line); border-radius: 12px; overflow: hidden; background: var(--bc-card); position: relative;
 }
 .bc-over .bc-drop { outline: 3px dashed var(--bc-accent); outline-offset: -3px; }
-.bc-busy .bc-drop { opacity: 0.55; }
+.bc-drop { transition: opacity 0.2s; }
+#bc-picture[aria-busy="true"] .bc-drop { opacity: 0.55; transition-delay: 0.4s; }
 .bc-drop img {
-  display: block; width: 100%; max-height: 310px; object-fit: contain; background: var(--bc-flat-bg); margin: 0 !important;
+  display: block; width: 100%; max-height: clamp(180px, 27vh, 310px); object-fit: contain;
+  background: var(--bc-flat-bg); margin: 0 !important;
 }
 .bc-empty { height: 220px; background: var(--bc-flat-bg); }
 .gradio-container .bc-picture .bc-name {
@@ -196,6 +198,15 @@ figcaption strong { color: var(--bc-ink); font-weight: 620; }
 .gradio-container .bc-table td:first-child { font-weight: 650; }
 .gradio-container button.secondary { border: 1px solid var(--button-secondary-border-color); }
 .gradio-container button.primary { border: 1px solid var(--button-primary-border-color); }
+.gradio-container button[aria-busy="true"] { opacity: 0.6; cursor: progress; transition: opacity 0.2s 0.4s; }
+.gradio-container button[data-pressed] { opacity: 1; animation: bc-beat 1.2s ease-in-out infinite alternate; }
+@keyframes bc-beat { to { opacity: 0.75; } }
+@media (prefers-reduced-motion: reduce) { .gradio-container button[data-pressed] { animation: none; } }
+.gradio-container p.bc-hint { font-size: 0.87rem; color: var(--bc-soft); margin: 0; }
+#bc-hint:has(p:empty) { height: 0; min-height: 0; margin-top: calc(-1 * var(--layout-gap)); }
+.gradio-container button:is(.primary, .secondary):focus-visible {
+  outline: 3px solid var(--bc-accent); outline-offset: 2px; }
+#bc-witness p[role] { scroll-margin-bottom: 6rem; }
 #bc-compare { align-self: end; }
 footer { display: none !important; }
 @media (max-width: 700px) {
