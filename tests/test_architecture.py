@@ -67,10 +67,10 @@ def modules(*floors):
 
 
 BASE = {"contracts", "errors"}
-PURE = BASE | {"targets", "regions", "fills", "searches", "arrays", "frames", "images"}
+PURE = BASE | {"targets", "regions", "patches", "fills", "searches", "arrays", "frames", "images"}
 #: What knows questions and regions, but no engine, no classifier, no files and no pictures.
 ASKING = {"causal", "extract", "minimise", "verify", "pipeline", "explainers"}
-QUESTIONS = BASE | {"targets", "regions", "searches"} | ASKING
+QUESTIONS = BASE | {"targets", "regions", "patches", "searches"} | ASKING
 
 
 @pytest.mark.parametrize("name", modules("contracts", "errors"))
@@ -78,7 +78,7 @@ def test_contracts_and_errors_import_nothing_of_ours(name):
     assert own_floors(name) == set()
 
 
-@pytest.mark.parametrize("name", modules("regions", "fills", "targets", "searches"))
+@pytest.mark.parametrize("name", modules("regions", "patches", "fills", "targets", "searches"))
 def test_the_pure_parts_import_the_base_alone(name):
     assert own_floors(name) <= BASE
 

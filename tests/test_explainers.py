@@ -13,13 +13,13 @@ from becausal.contracts import Answers, Problem, Stop
 from becausal.engine import Case, Engine
 from becausal.errors import MissingExtraError, OptionError
 from becausal.explainers import METHODS, make_explainer
-from becausal.explainers.lime_superpixels import Lime, fit_ridge
+from becausal.explainers.lime_superpixels import Lime
 from becausal.explainers.occlusion import Occlusion
 from becausal.explainers.rise import Rise
 from becausal.explainers.sbfl import MEASURES, Sbfl, Spectrum, Tally
 from becausal.explainers.shap_partition import Shap, halve
-from becausal.explainers.superpixels import superpixels
 from becausal.fills import make_background
+from becausal.patches import fit_ridge, superpixels
 from becausal.regions import pieces
 from becausal.scenes import NOTHING, make_scene
 from becausal.searches import Done, step

@@ -369,7 +369,7 @@ def broken_off():
 
 @pytest.mark.parametrize("width", [1, 3])
 def test_a_search_that_is_broken_off_inside_still_gives_its_smallest_set(width):
-    request = Request(method=Pressing(12, broken_off), fills=("black",))
+    request = Request(method=Pressing(16, broken_off), fills=("black",))
     model = Model(needed=150.0)
     found = list(becausal.explain_many([picture(i) for i in range(6)], model, request=request, width=width))
     assert len(found) == width  # those under way; none was begun after it

@@ -222,7 +222,7 @@ class Problem:
     """What a method is told: the grid, and, for methods that look inside, the view, its background and the model.
 
     label_id: the class to explain. model: the classifier itself; only methods that need gradients may touch it.
-    has_scores: whether `Answers.confidence` means anything.
+    has_scores: whether `Answers.confidence` means anything. budget: how many questions may be asked, None for any number.
     """
 
     grid: Grid
@@ -231,6 +231,7 @@ class Problem:
     view: Pixels
     background: Pixels
     model: Classifier | None = None
+    budget: int | None = None
 
 
 class Explainer(Protocol):

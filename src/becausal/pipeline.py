@@ -1,6 +1,6 @@
 """The whole way as one search: a method's map, a sufficient set from it, a minimal one, its checks."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -64,7 +64,8 @@ def pursue(problem: Problem, plan: Plan, course: Course) -> Search[Trace]:
     limit = last
     if last is not None and not getattr(plan.explainer, "finds_sets", False):
         limit = last - min(RESERVE * plan.price, last // 3)
-    finding = yield from plan.ask(course.follow(plan.explainer.search(problem, seeds[0]), limit=limit))
+    told = problem if limit is None else replace(problem, budget=max(0, limit - course.spent) // plan.price)
+    finding = yield from plan.ask(course.follow(plan.explainer.search(told, seeds[0]), limit=limit))
     if finding.sets:
         minimal = Minimal(finding.sets[0], finding.grain)
     else:

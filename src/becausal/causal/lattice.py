@@ -1,7 +1,7 @@
 """Sets of cells, and random parts of them to try to hide: pure, of any dimension."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import floor
 
@@ -16,10 +16,14 @@ BLOCK = 0.35  # the side of a block, relative to that of a box of the same size
 
 @dataclass(frozen=True)
 class Lattice:
-    """A grid seen in cells of side `grain`; the last ones along an axis may be cut short."""
+    """A grid seen in cells of side `grain`; the last ones along an axis may be cut short.
+
+    within: pixels outside of these, (*grid,), are never shown; a cell that crosses their border is cut there.
+    """
 
     grid: Grid
     grain: int
+    within: Visible | None = field(default=None, compare=False, repr=False)
 
     @property
     def shape(self) -> Grid:
@@ -31,7 +35,18 @@ class Lattice:
         for axis in range(-1, -len(self.grid) - 1, -1):  # the last one first: the others then repeat whole rows
             pixels = np.repeat(pixels, self.grain, axis=axis)
         before = (slice(None),) * (cells.ndim - len(self.grid))
-        return pixels[before + tuple(slice(0, side) for side in self.grid)]
+        pixels = pixels[before + tuple(slice(0, side) for side in self.grid)]
+        return pixels if self.within is None else pixels & self.within
+
+    def collect(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """One number per pixel, (*grid,), added up per cell."""
+        for axis, side in enumerate(self.grid):
+            values = np.add.reduceat(values, np.arange(0, side, self.grain), axis=axis)
+        return values
+
+    def enclose(self, within: Visible) -> tuple["Lattice", Cells]:
+        """The lattice with nothing outside of these pixels, and the cells that have any of them."""
+        return replace(self, within=within), self.collect(within.astype(np.float64)) > 0
 
     def spread(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """One number per cell as one per pixel, (*grid,)."""
@@ -44,10 +59,13 @@ class Lattice:
 class Harm:
     """What hiding has cost so far, per cell: the loss of margin, shared among the cells that were hidden for it.
 
-    Old experience fades as the set changes, since it was had in other company.
+    Old experience fades as the set changes, since it was had in other company. expected: what was thought before, per
+    cell; it counts as much as `weight` trials, and does not fade.
     """
 
     shape: Grid
+    expected: NDArray[np.float64] | None = None
+    weight: float = 0.0
     loss: NDArray[np.float64] = field(init=False)
     trials: NDArray[np.float64] = field(init=False)
 
@@ -64,7 +82,9 @@ class Harm:
         self.trials *= keep
 
     def estimate(self) -> NDArray[np.float64]:
-        """The expected loss per cell; cells never tried get the mean."""
+        """The expected loss per cell; cells never tried, of which nothing was thought before, get the mean."""
+        if self.expected is not None:
+            return np.asarray((self.loss + self.weight * self.expected) / (self.trials + self.weight), np.float64)
         total = self.trials.sum()
         mean = self.loss.sum() / total if total else 0.0
         return np.where(self.trials > 0, self.loss / np.maximum(self.trials, 1e-12), mean)

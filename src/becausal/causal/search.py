@@ -1,13 +1,14 @@
 """Our search, `causal`: hide what can be hidden, large parts first, until every cell left is needed.
 
-A chain begins with the whole view and grows the hidden set, the witness. In each round it draws a few random parts of
+A survey asks random sets of patches that follow the picture's edges, and the fewest of the best that hold together are
+where it begins. From there a chain grows the hidden set, the witness. In each round it draws a few random parts of
 what is still shown, about a stated share of it, and asks what is left without each, then without the best of them
 together. It goes on from the one that trades margin for size best. Where nothing can go, smaller parts are drawn. At the
 end cells are tried one by one until each has failed (`settle`), so that every cell that is left is a cause: the target
 holds with it and is lost without it, all that is hidden being the witness.
 
 What is shown is sufficient at every moment. The map adds up the sufficient sets that were met on the way, each with its
-confidence over its size, and orders the explanation's own cells by what their removal costs.
+confidence over its size, and what the survey thinks of each pixel.
 """
 
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from becausal.causal.lattice import Cells, Harm, Lattice, Proposer, unite
+from becausal.causal.survey import Survey, survey
 from becausal.contracts import Answers, Finding, Needs, Problem, Saliency, Search, Stop, Visible
 from becausal.errors import OptionError
 from becausal.minimise import Settled, settle
@@ -27,6 +29,7 @@ SMALL, SMALL_RUNS = (
     64,
     12,
 )  # on a lattice of so few cells a run costs next to nothing, and the best of several is near the optimum
+LEAST_SURVEY = 10  # fewer samples say nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +37,9 @@ class Causal:
     """The search and its options.
 
     grain: the side of the cells in pixels; None for a 56th of the view's longest side.
+    survey: how many random sets of patches are asked first, at most a fifth of the budget; 0 begins with the whole view.
+    patches: about how many patches the view is cut into for it.
+    prior: how many trials of a cell the survey's word on it counts for.
     chains: how many coarse descents are made; the most promising goes on.
     coarse: the share of the view at which they are compared.
     parts: how many parts are drawn in a round.
@@ -50,7 +56,10 @@ class Causal:
     """
 
     grain: int | None = None
-    chains: int = 2
+    survey: int = 80
+    patches: int = 50
+    prior: float = 1.0
+    chains: int = 1
     coarse: float = 0.1
     parts: int = 8
     share: float = 0.3
@@ -58,7 +67,7 @@ class Causal:
     rate: float = 1.0
     trust: float = 1.0
     memory: float = 0.7
-    effort: int | None = 1100
+    effort: int | None = 1250
     runs: int | None = None
     several: int = 1
     overlap: float = 0.0
@@ -74,6 +83,8 @@ class Causal:
             raise OptionError(f"grain must be at least 1 pixel, not {self.grain}")
         if min(self.chains, self.parts, self.several, self.runs or 1) < 1:
             raise OptionError("chains, parts, runs and several must be at least 1")
+        if self.survey < 0 or self.patches < 2 or not self.prior > 0.0:
+            raise OptionError("survey must be 0 or more, patches at least 2, prior above 0")
         if not 0.0 <= self.overlap < 1.0:
             raise OptionError(f"overlap must lie in 0..1, 1 not included, not {self.overlap}")
         if not 0.0 < self.share < 1.0 or not all(0.0 < s < 1.0 for s in self.reheat):
@@ -85,30 +96,60 @@ class Causal:
         seen, course = Seen(lattice), Course(problem.grid)
         found: list[tuple[Settled, int | None]] = []
         start = np.ones(lattice.shape, bool)
+        looked: Survey | None = None
         try:
+            looked = yield from self._look_round(problem, lattice, rng, course)
             for own in spawn(rng, self.several):
                 if found and not (yield from self._still_holds(lattice.show(start))):
                     break
                 runs = spawn(own, self.runs or (SMALL_RUNS if start.size <= SMALL else 1))
                 tries = []
                 for each in runs:
-                    tries.append((yield from self._descend(lattice, start, each, seen, course)))
+                    tries.append((yield from self._descend(lattice, start, looked, each, seen, course)))
                 found.append(min(tries, key=lambda one: int(one[0].visible.sum())))
                 start = start & ~self._taken(lattice, found[-1][0].visible, own)
         except Stop:
             if not found:
                 best = course.visible
-                return Finding(seen.map_with(best, None), () if best.all() else (best,))
-        first, grain = found[0]
+                return Finding(seen.map(looked), () if best.all() else (best,))
+        grain = found[0][1]
         notes = () if self.several == 1 else (f"{len(found)} of {self.several} explanations were found",)
         sets = tuple(settled.visible for settled, _ in found)
-        return Finding(seen.map_with(first.visible, first.harm), sets, grain, notes)
+        return Finding(seen.map(looked), sets, grain, notes)
+
+    def _look_round(
+        self, problem: Problem, lattice: Lattice, rng: np.random.Generator, course: Course
+    ) -> Search[Survey | None]:
+        """The survey, where it can pay: not on tiny lattices, nor with next to no budget."""
+        samples = self.survey if problem.budget is None else min(self.survey, problem.budget // 5)
+        if samples < LEAST_SURVEY or np.prod(lattice.shape) <= SMALL:
+            return None
+        looking = survey(problem.view, samples=samples, patches=self.patches, rng=rng.spawn(1)[0])
+        return (yield from course.follow(looking))
+
+    def _enclose(self, lattice: Lattice, start: Cells, looked: Survey) -> Search[tuple[Lattice, Cells]]:
+        """The fewest of the best patches that hold, by bisection: the pixels to stay within, and their cells."""
+        room = lattice.show(start)
+        low, high = 0, len(looked.worth)
+        while high - low > 1:
+            middle = (low + high) // 2
+            holds = yield from self._still_holds(room & looked.best(middle))
+            low, high = (low, middle) if holds else (middle, high)
+        return lattice.enclose(room & looked.best(high))
 
     def _descend(
-        self, lattice: Lattice, start: Cells, rng: np.random.Generator, seen: "Seen", course: Course
+        self,
+        lattice: Lattice,
+        start: Cells,
+        looked: Survey | None,
+        rng: np.random.Generator,
+        seen: "Seen",
+        course: Course,
     ) -> Search[tuple[Settled, int | None]]:
         """Chains to a coarse size, the best of them to the end, then cell by cell."""
-        chains = [Chain(self, lattice, start, own, seen) for own in rng.spawn(self.chains)]
+        if looked is not None:
+            lattice, start = yield from course.follow(self._enclose(lattice, start, looked))
+        chains = [Chain(self, lattice, start, looked, own, seen) for own in rng.spawn(self.chains)]
         for chain in chains:
             yield from course.follow(chain.shrink(self.share, stop_at=self.coarse))
         best = min(chains, key=Chain.promise)
@@ -168,22 +209,29 @@ class Seen:
             worth = (1.0 if np.isnan(confidence) else confidence) / max(1, int(np.count_nonzero(sets[i])))
             np.add(self.index, worth, out=self.index, where=sets[i])
 
-    def map_with(self, found: Visible, harm: NDArray[np.float64] | None) -> Saliency:
-        """Outside of the explanation the index, 0 to 1/2; above that the explanation, by what removals cost."""
-        saliency = self.lattice.spread(self.index)
-        saliency /= 2 * max(float(saliency[~found].max(initial=0.0)), 1e-300)
-        cost = np.zeros(found.shape)
-        if harm is not None:
-            cost = self.lattice.spread(np.clip(np.nan_to_num(harm), 0.0, None).reshape(self.lattice.shape))
-        most = cost[found].max(initial=0.0) or 1.0
-        saliency[found] = 0.5 + 0.5 * cost[found] / most
-        return saliency
+    def map(self, looked: Survey | None) -> Saliency:
+        """The index, the most 1, and on top of it what the survey thinks of each pixel, likewise: 0 to 2."""
+        saliency = _scaled(self.lattice.spread(self.index))
+        return saliency if looked is None else saliency + _scaled(looked.density)
+
+
+def _scaled(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The values from 0 to 1; what is below 0 is 0."""
+    return np.clip(values, 0.0, None) / max(float(values.max()), 1e-300)
 
 
 class Chain:
     """One way down: the cells still shown, the margin they leave, and what was learnt about harm."""
 
-    def __init__(self, options: Causal, lattice: Lattice, start: Cells, rng: np.random.Generator, seen: Seen) -> None:
+    def __init__(
+        self,
+        options: Causal,
+        lattice: Lattice,
+        start: Cells,
+        looked: Survey | None,
+        rng: np.random.Generator,
+        seen: Seen,
+    ) -> None:
         self.options = options
         self.lattice = lattice
         self.rng = rng
@@ -191,7 +239,7 @@ class Chain:
         self.shown = start
         self.margin = float("nan")
         self.began = 0  # calls that were spent before
-        self.harm = Harm(lattice.shape)
+        self.harm = Harm(lattice.shape, None if looked is None else looked.harm(lattice), options.prior)
 
     def promise(self) -> float:
         """Lower is better: how small the set is, and how much margin it has left to lose."""

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from becausal.contracts import Answers, Finding, Needs, Problem, Search, Visible
 from becausal.errors import OptionError
-from becausal.explainers.superpixels import superpixels
 from becausal.explainers.waves import WAVE, scores, stream
+from becausal.patches import fit_ridge, superpixels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,20 +68,3 @@ class Lime:
         """The superpixels' weights, (k,), from the samples, (n, k), and their scores, (n,)."""
         distance = 1 - np.sqrt(shown.mean(axis=1))  # the cosine distance of a set of k ones among n from all ones
         return fit_ridge(shown, values, np.exp(-((distance / self.kernel) ** 2)), self.ridge)
-
-
-def fit_ridge(
-    shown: NDArray[np.bool_], values: NDArray[np.float64], weight: NDArray[np.float64], penalty: float
-) -> NDArray[np.float64]:
-    """The w that minimises Σ weight (value - b - shown·w)² + penalty |w|², the intercept b free."""
-    if not len(values) or not weight.sum() > 0:
-        return np.zeros(shown.shape[1])
-    share, root = weight / weight.sum(), np.sqrt(weight)
-    rows = root[:, None] * (shown - share @ shown)  # centred: the intercept drops out
-    right = root * (values - share @ values)
-    n, k = rows.shape
-    if not penalty:
-        return np.asarray(np.linalg.lstsq(rows, right, rcond=None)[0], np.float64)
-    if n < k:  # the same solution from the smaller system
-        return np.asarray(rows.T @ np.linalg.solve(rows @ rows.T + penalty * np.eye(n), right), np.float64)
-    return np.asarray(np.linalg.solve(rows.T @ rows + penalty * np.eye(k), rows.T @ right), np.float64)

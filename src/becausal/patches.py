@@ -1,7 +1,7 @@
-"""Superpixels: a view cut into patches of alike neighbours, of any dimension, by nothing but numpy.
+"""A view cut into patches of alike neighbours, of any dimension, and a linear model over them; nothing but numpy.
 
-k-means over position and colour, as in SLIC, started from an even lattice and therefore without chance. What falls apart
-becomes patches of its own, except crumbs, which join a neighbour.
+k-means over position and colour, as in SLIC, started from an even lattice and therefore without chance. Positions, colours
+and centres are whole numbers, so that distances are exact and every machine finds the same patches.
 """
 
 from collections.abc import Iterator
@@ -11,29 +11,66 @@ from numpy.typing import NDArray
 
 from becausal.contracts import Grid, Pixels
 
-ROUNDS = 10
-BLOCK = 1 << 22  # distances held at a time
-CRUMB = 1 / 8  # of a patch's pixels: what is smaller and lies apart is no patch
+ROUNDS = 6
+SAMPLE = 12_000  # pixels that the centres are found from, about; all are then given to the nearest
+UNIT = 128  # steps to a patch's width
+BLOCK = 1 << 16  # distances held at a time: few enough to stay in the cache
+CRUMB = 1 / 8  # of a patch's pixels: what is smaller and lies apart is no superpixel
 
 
 def superpixels(view: Pixels, count: int, *, compactness: float = 0.2) -> NDArray[np.intp]:
+    """Clusters, each in one piece: what falls apart becomes patches of its own, except crumbs, which join a neighbour."""
+    grid = view.shape[:-1]
+    piece = _sweep_up(_pieces(clusters(view, count, compactness=compactness)), CRUMB * _width(grid, count) ** len(grid))
+    return np.unique(piece, return_inverse=True)[1].reshape(grid)
+
+
+def clusters(view: Pixels, count: int, *, compactness: float = 0.2) -> NDArray[np.intp]:
     """The number of the patch each pixel lies in, (*grid,), about `count` patches numbered from 0 without gaps.
 
     view: (*grid, channels). compactness: how far colours may differ, as a share of their whole range, before they weigh
     as much as one patch's width of distance; higher makes patches squarer.
     """
     grid = view.shape[:-1]
-    width = max(1.0, (np.prod(grid) / count) ** (1 / len(grid)))  # of a patch, in pixels
+    width = _width(grid, count)
     features = np.concatenate([_positions(grid) / width, _colours(view) / compactness], axis=1)
-    patch = _lattice(grid, width)
+    features = np.rint(features * UNIT)
+    most = 2 * features.shape[1] * max(1.0, float(features.max())) ** 2
+    features = features.astype(np.float32 if most < 2**24 else np.float64)  # both exact: no product is rounded
+    stride = max(1, int((len(features) / SAMPLE) ** (1 / len(grid))))
+    chosen = np.arange(len(features)).reshape(grid)[(slice(None, None, stride),) * len(grid)].ravel()
+    sample, patch = features[chosen], _lattice(grid, width)[chosen]
+    centres = _means(sample, patch)
     for _ in range(ROUNDS):
-        centres = _means(features, patch)
-        nearest = _nearest(features, centres)
+        nearest = _nearest(sample, centres)
         if np.array_equal(nearest, patch):
             break
-        patch = nearest
-    piece = _sweep_up(_pieces(patch.reshape(grid)), CRUMB * width ** len(grid))
-    return np.unique(piece, return_inverse=True)[1].reshape(grid)
+        patch, centres = nearest, _means(sample, nearest)
+    found = _nearest(features, centres)
+    present = np.bincount(found) > 0
+    return (np.cumsum(present) - 1)[found].reshape(grid)
+
+
+def fit_ridge(
+    shown: NDArray[np.bool_], values: NDArray[np.float64], weight: NDArray[np.float64], penalty: float
+) -> NDArray[np.float64]:
+    """The w that minimises Σ weight (value - b - shown·w)² + penalty |w|², the intercept b free."""
+    if not len(values) or not weight.sum() > 0:
+        return np.zeros(shown.shape[1])
+    share, root = weight / weight.sum(), np.sqrt(weight)
+    rows = root[:, None] * (shown - share @ shown)  # centred: the intercept drops out
+    right = root * (values - share @ values)
+    n, k = rows.shape
+    if not penalty:
+        return np.asarray(np.linalg.lstsq(rows, right, rcond=None)[0], np.float64)
+    if n < k:  # the same solution from the smaller system
+        return np.asarray(rows.T @ np.linalg.solve(rows @ rows.T + penalty * np.eye(n), right), np.float64)
+    return np.asarray(np.linalg.solve(rows.T @ rows + penalty * np.eye(k), rows.T @ right), np.float64)
+
+
+def _width(grid: Grid, count: int) -> float:
+    """The width of a patch, in pixels."""
+    return max(1.0, float((np.prod(grid) / count) ** (1 / len(grid))))
 
 
 def _positions(grid: Grid) -> NDArray[np.float64]:
@@ -61,14 +98,14 @@ def _lattice(grid: Grid, width: float) -> NDArray[np.intp]:
     return index.ravel()
 
 
-def _means(features: NDArray[np.float64], patch: NDArray[np.intp]) -> NDArray[np.float64]:
-    """The mean of each patch that has a pixel, (k, features)."""
+def _means(features: NDArray[np.floating], patch: NDArray[np.intp]) -> NDArray[np.floating]:
+    """The mean of each patch that has a pixel, (k, features), to the whole number."""
     counts = np.bincount(patch)
     sums = np.stack([np.bincount(patch, column) for column in features.T], axis=1)
-    return sums[counts > 0] / counts[counts > 0, None]
+    return np.rint(sums[counts > 0] / counts[counts > 0, None]).astype(features.dtype)
 
 
-def _nearest(features: NDArray[np.float64], centres: NDArray[np.float64]) -> NDArray[np.intp]:
+def _nearest(features: NDArray[np.floating], centres: NDArray[np.floating]) -> NDArray[np.intp]:
     """The nearest centre of each pixel, (n,), a block of pixels at a time."""
     rows = max(1, BLOCK // len(centres))
     half = (centres**2).sum(axis=1) / 2

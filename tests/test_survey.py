@@ -1,0 +1,195 @@
+"""The first look round: patches that follow the picture, what they are worth, and the lattice cut to them."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import becausal
+from becausal.causal.lattice import Harm, Lattice
+from becausal.causal.search import Causal
+from becausal.causal.survey import Survey, survey
+from becausal.contracts import Answers, Problem
+from becausal.errors import OptionError
+from becausal.patches import clusters
+from becausal.searches import Done, step
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def two_halves(side=40):
+    view = np.zeros((side, side, 3), np.uint8)
+    view[:, side // 2 - 3 :] = (200, 180, 40)
+    return view
+
+
+def ask(search, score, limit=None):
+    """Drive a search with margins from `score`, (n, *grid) to (n,); the result and all questions."""
+    asked = []
+    state = step(search, None)
+    while not isinstance(state, Done):
+        asked.append(np.asarray(state))
+        margin = score(state)
+        state = step(search, Answers(margin >= 0, margin, np.full(len(margin), np.nan), sum(map(len, asked))))
+    return state.result, np.concatenate(asked)
+
+
+# Patches
+
+
+@pytest.mark.parametrize("shape", [(300, 1), (40, 36, 3), (12, 14, 10, 2)])
+@pytest.mark.parametrize("kind", [np.uint8, np.float64])
+def test_clusters_are_numbered_without_gaps_in_any_dimension(shape, kind):
+    view = (rng(4).random(shape) * 255).astype(kind)
+    patch = clusters(view, 20)
+    assert patch.shape == shape[:-1]
+    assert np.bincount(patch.ravel()).min() > 0
+    assert 8 <= patch.max() + 1 <= 40
+    assert np.array_equal(patch, clusters(view.copy(), 20))
+
+
+def test_clusters_end_at_edges():
+    view = two_halves(120)
+    patch = clusters(view, 30)
+    for number in range(patch.max() + 1):
+        assert len(np.unique(view[patch == number], axis=0)) == 1
+
+
+def test_clusters_are_what_their_definition_says():
+    """Every pixel is in the patch whose mean it is nearest to, once nothing moves any more."""
+    view = two_halves(24)
+    patch = clusters(view, 9)
+    width = (24 * 24 / 9) ** 0.5
+    features = np.concatenate([np.indices((24, 24)).reshape(2, -1).T / width, view.reshape(-1, 3) / 255 / 0.2], axis=1)
+    means = np.stack([features[patch.ravel() == k].mean(axis=0) for k in range(patch.max() + 1)])
+    distance = ((features[:, None] - means) ** 2).sum(axis=2)
+    own = distance[np.arange(24 * 24), patch.ravel()]
+    assert (own <= distance.min(axis=1) + 0.05).all()
+
+
+# The survey
+
+
+def test_a_survey_finds_what_each_patch_is_worth():
+    view = rng(1).integers(0, 256, (32, 30, 3)).astype(np.uint8)
+    patch = clusters(view, 12)
+    worth = rng(2).normal(0, 1, patch.max() + 1)
+    first = [tuple(np.argwhere(patch == k)[0]) for k in range(len(worth))]
+
+    def score(wave):
+        return np.stack([wave[(slice(None), *at)] for at in first], axis=1) @ worth - 0.3
+
+    found, asked = ask(survey(view, samples=400, patches=12, rng=rng()), score)
+    assert len(asked) == 400
+    assert found.worth == pytest.approx(worth, abs=0.1)
+    assert np.array_equal(found.patch, patch)
+    best = np.argsort(-found.worth)[:3]
+    assert np.array_equal(found.best(3), np.isin(patch, best))
+    assert found.best(len(worth)).all()
+    assert not found.best(0).any()
+
+
+def test_what_a_patch_is_worth_is_shared_among_its_pixels():
+    found = Survey(np.array([[0, 0, 1, 1], [0, 0, 1, 1], [2, 2, 2, 2]]), np.array([4.0, -2.0, 1.0]))
+    assert found.density.tolist() == [[1, 1, -0.5, -0.5], [1, 1, -0.5, -0.5], [0.25] * 4]
+    assert found.harm(Lattice((3, 4), 2)).tolist() == [[4.0, -2.0], [0.5, 0.5]]
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 4), st.integers(0, 10**6))
+@settings(max_examples=60, deadline=None)
+def test_an_enclosed_lattice_shows_its_cells_and_nothing_outside(height, width, grain, seed):
+    grid = (height, width)
+    within = rng(seed).random(grid) < 0.5
+    lattice, cells = Lattice(grid, grain).enclose(within)
+    assert np.array_equal(lattice.show(cells), within)
+    values = rng(seed + 1).random(grid)
+    collected = lattice.collect(values)
+    for at in np.ndindex(lattice.shape):
+        one = np.zeros(lattice.shape, bool)
+        one[at] = True
+        pixels = Lattice(grid, grain).show(one)
+        assert collected[at] == pytest.approx(values[pixels].sum())
+        assert cells[at] == within[pixels].any()
+        assert np.array_equal(lattice.show(one), pixels & within)
+
+
+def test_what_was_expected_counts_as_trials_that_do_not_fade():
+    harm = Harm((2,), np.array([1.0, 3.0]), 2.0)
+    assert harm.estimate().tolist() == [1.0, 3.0]
+    harm.learn(np.array([True, False]), 7.0)
+    assert harm.estimate().tolist() == [3.0, 3.0]  # (7 + 2 * 1) / (1 + 2)
+    for _ in range(200):
+        harm.fade(0.5)
+    assert harm.estimate() == pytest.approx([1.0, 3.0])
+
+
+# In the search
+
+
+def problem_of(view, budget=None):
+    return Problem(view.shape[:2], 0, False, view, np.zeros_like(view), budget=budget)
+
+
+def needs_right_half(wave):
+    """The target holds while half of the bright part's first rows can be seen; the rest does not matter."""
+    seen = wave[:, :10, 20:].mean(axis=(1, 2))
+    return (seen - 0.5) * 8
+
+
+@pytest.mark.parametrize("budget", [None, 200, 40])
+def test_a_survey_takes_at_most_a_fifth_of_the_budget(budget):
+    _, asked = ask(Causal(grain=2).search(problem_of(two_halves(), budget), rng()), needs_right_half)
+    halves = [row.mean() for row in asked[:80]]
+    patchy = sum(0.2 < mean < 0.8 for mean in halves[: 80 if budget is None else budget // 5])
+    assert patchy >= (60 if budget is None else 0.7 * (budget // 5) if budget >= 50 else 0)
+    if budget == 40:
+        assert asked[0].all()  # too little for a survey: it begins with the whole view
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_search_stays_with_the_patches_that_matter(seed):
+    found, _ = ask(Causal(grain=2).search(problem_of(two_halves()), rng(seed)), needs_right_half)
+    (visible,) = found.sets
+    assert needs_right_half(visible[None])[0] >= 0
+    assert visible[:10, 20:].mean() == pytest.approx(0.5, abs=0.06)
+    assert visible.sum() <= 120
+    assert found.grain == 2
+    inside = found.saliency[:10, 20:].mean()
+    assert inside > 3 * found.saliency[20:].mean()
+
+
+def test_every_further_explanation_stays_in_what_the_others_leave():
+    def needs_a_third(wave):
+        return needs_right_half(wave) + 8 / 6
+
+    found, _ = ask(Causal(grain=2, several=2).search(problem_of(two_halves()), rng()), needs_a_third)
+    first, second = found.sets
+    assert not (first & second).any()
+    assert needs_a_third(second[None])[0] >= 0
+
+
+def test_without_a_survey_it_begins_with_the_whole_view():
+    _, asked = ask(Causal(grain=2, survey=0).search(problem_of(two_halves()), rng()), needs_right_half)
+    assert asked[0].all()
+
+
+@pytest.mark.parametrize("options", [{"survey": -1}, {"patches": 1}, {"prior": 0.0}])
+def test_bad_options_are_refused(options):
+    with pytest.raises(OptionError, match="survey must be"):
+        Causal(**options)
+
+
+def test_the_way_is_the_same_from_python():
+    view = two_halves()
+
+    def model(batch):
+        bright = (batch[:, :10, 20:] > 100).any(axis=-1).mean(axis=(1, 2))
+        return np.stack([bright, 1.2 - bright], axis=1)
+
+    one = becausal.explain(view, model, fill="black", grain=2, seed=3)
+    two = becausal.explain(view, model, fill="black", grain=2, seed=3, batch_size=5)
+    assert one.visible.tobytes() == two.visible.tobytes()
+    assert one.checks.minimal_grain == 2
+    assert not one.visible[:, :17].any()
