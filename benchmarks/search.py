@@ -224,6 +224,7 @@ def main() -> None:
     parser.add_argument("--shares", default="none", help="shares of the original confidence to keep: none,0.5,1")
     parser.add_argument("--set", default="report", choices=("report", "tune"))
     parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--first", type=int, help="only the first so many of these")
     parser.add_argument("--grain", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--width", type=int, default=1, help="pictures side by side; 100 on a GPU")
@@ -246,6 +247,7 @@ def main() -> None:
         eligible = right_ones(read_photobombs(options.data), model)
         photos = choose(eligible, reported=options.set == "report", count=options.count)
         print(f"{len(eligible)} eligible pictures", flush=True)
+    photos = photos[: options.first]
     print(f"{len(photos)} pictures", flush=True)
     run, begun = Run(photos, model, options.width), time.time()
     is_new = not options.out.exists()

@@ -11,7 +11,7 @@ from becausal.causal.search import Causal
 from becausal.causal.survey import Survey, survey
 from becausal.contracts import Answers, Problem
 from becausal.errors import OptionError
-from becausal.patches import clusters
+from becausal.patches import clusters, superpixels
 from becausal.searches import Done, step
 
 
@@ -74,7 +74,7 @@ def test_clusters_are_what_their_definition_says():
 
 def test_a_survey_finds_what_each_patch_is_worth():
     view = rng(1).integers(0, 256, (32, 30, 3)).astype(np.uint8)
-    patch = clusters(view, 12)
+    patch = superpixels(view, 12)
     worth = rng(2).normal(0, 1, patch.max() + 1)
     first = [tuple(np.argwhere(patch == k)[0]) for k in range(len(worth))]
 

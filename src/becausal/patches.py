@@ -21,8 +21,7 @@ CRUMB = 1 / 8  # of a patch's pixels: what is smaller and lies apart is no super
 def superpixels(view: Pixels, count: int, *, compactness: float = 0.2) -> NDArray[np.intp]:
     """Clusters, each in one piece: what falls apart becomes patches of its own, except crumbs, which join a neighbour."""
     grid = view.shape[:-1]
-    piece = _sweep_up(_pieces(clusters(view, count, compactness=compactness)), CRUMB * _width(grid, count) ** len(grid))
-    return np.unique(piece, return_inverse=True)[1].reshape(grid)
+    return _sweep_up(_pieces(clusters(view, count, compactness=compactness)), CRUMB * _width(grid, count) ** len(grid))
 
 
 def clusters(view: Pixels, count: int, *, compactness: float = 0.2) -> NDArray[np.intp]:
@@ -46,9 +45,7 @@ def clusters(view: Pixels, count: int, *, compactness: float = 0.2) -> NDArray[n
         if np.array_equal(nearest, patch):
             break
         patch, centres = nearest, _means(sample, nearest)
-    found = _nearest(features, centres)
-    present = np.bincount(found) > 0
-    return (np.cumsum(present) - 1)[found].reshape(grid)
+    return _renumbered(_nearest(features, centres)).reshape(grid)
 
 
 def fit_ridge(
@@ -121,36 +118,59 @@ def _neighbours(values: NDArray[np.intp]) -> Iterator[tuple[NDArray[np.intp], ND
 
 
 def _pieces(patch: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The number of the connected piece of its patch each pixel lies in, (*grid,): that of the piece's first pixel."""
-    piece = np.arange(patch.size).reshape(patch.shape)
+    """The number of the connected piece of its patch each pixel lies in, (*grid,), in the order of their first pixels.
+
+    Pixels of a patch that follow each other along the last axis are one run; runs that touch are one piece.
+    """
+    begins = np.ones(patch.shape, bool)
+    begins[..., 1:] = patch[..., 1:] != patch[..., :-1]
+    run = np.cumsum(begins).reshape(patch.shape) - 1
+    touching = [
+        np.stack([a[p == q], b[p == q]])
+        for (a, b), (p, q) in zip(list(_neighbours(run))[:-1], list(_neighbours(patch))[:-1], strict=True)
+    ]
+    first, second = np.concatenate([np.zeros((2, 0), np.intp), *touching], axis=1)
+    piece = np.arange(int(run.max()) + 1)
     while True:
         before = piece.copy()
-        for (a, b), (p, q) in zip(_neighbours(piece), _neighbours(patch), strict=True):
-            low = np.minimum(a, b)
-            np.copyto(a, low, where=p == q)
-            low = np.minimum(a, b)  # a may have moved
-            np.copyto(b, low, where=p == q)
-        piece = piece.ravel()[piece]  # straight to where the number itself has got
+        low = np.minimum(piece[first], piece[second])
+        np.minimum.at(piece, first, low)
+        np.minimum.at(piece, second, low)
+        piece = piece[piece]  # straight to where the number itself has got
         if np.array_equal(piece, before):
-            return piece
+            return np.asarray(piece[run], np.intp)
+
+
+def _renumbered(piece: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The same numbers without gaps."""
+    return np.asarray((np.cumsum(np.bincount(piece.ravel()) > 0) - 1)[piece], np.intp)
 
 
 def _sweep_up(piece: NDArray[np.intp], least: float) -> NDArray[np.intp]:
     """Pieces of fewer than `least` pixels joined to the larger neighbour they touch most, until there are none."""
     while True:
-        piece = np.unique(piece, return_inverse=True)[1].reshape(piece.shape)
+        piece = _renumbered(piece)
         counts = np.bincount(piece.ravel())
         if len(counts) == 1 or counts.min() >= least:
             return piece
         rank = np.empty(len(counts), np.intp)
         rank[np.lexsort((np.arange(len(counts)), counts))] = np.arange(len(counts))  # by size, no two alike
-        touching = np.concatenate([np.stack([a[a != b], b[a != b]]) for a, b in _neighbours(piece)], axis=1)
-        pairs, contact = np.unique(np.concatenate([touching, touching[::-1]], axis=1), axis=1, return_counts=True)
-        joins = (counts[pairs[0]] < least) & (rank[pairs[1]] > rank[pairs[0]])
-        pairs, contact = pairs[:, joins], contact[joins]
+        small, large = np.concatenate([_small_first(a, b, rank) for a, b in _neighbours(piece)], axis=1)
+        pairs, contact = np.unique(small * len(counts) + large, return_counts=True)
+        small, large = np.divmod(pairs, len(counts))
+        joins = counts[small] < least
+        small, large, contact = small[joins], large[joins], contact[joins]
         into = np.arange(len(counts))
-        order = np.lexsort((rank[pairs[1]], contact))  # the most touched last, so that it is the one that stays
-        into[pairs[0, order]] = pairs[1, order]
+        order = np.lexsort((rank[large], contact))  # the most touched last, so that it is the one that stays
+        into[small[order]] = large[order]
         while not np.array_equal(into, into[into]):
             into = into[into]
         piece = into[piece]
+
+
+def _small_first(a: NDArray[np.intp], b: NDArray[np.intp], rank: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The pieces that touch here, (2, contacts), the smaller one of each two first."""
+    differ = a != b
+    a, b = a[differ], b[differ]
+    swap = rank[a] > rank[b]
+    return np.stack([np.where(swap, b, a), np.where(swap, a, b)])

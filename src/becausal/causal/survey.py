@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from becausal.causal.lattice import Lattice
 from becausal.contracts import Pixels, Search, Visible
-from becausal.patches import clusters, fit_ridge
+from becausal.patches import fit_ridge, superpixels
 
 RIDGE = 1.0
 DIGITS = 6  # of the worths: so that noise in the last digits decides nothing
@@ -43,7 +43,7 @@ class Survey:
 
 def survey(view: Pixels, *, samples: int, patches: int, rng: np.random.Generator) -> Search[Survey]:
     """Ask random halves of the patches, and fit a linear model to their margins."""
-    patch = clusters(view, patches)
+    patch = superpixels(view, patches)
     count = int(patch.max()) + 1
     shown = rng.random((samples, count)) < 0.5
     margins: list[NDArray[np.float64]] = []
