@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import becausal
-from becausal.causal.lattice import Harm, Lattice
+from becausal.causal.lattice import Harm, Lattice, smooth
 from becausal.causal.search import Causal
 from becausal.causal.survey import Survey, survey
 from becausal.contracts import Answers, Problem
@@ -83,7 +83,8 @@ def test_a_survey_finds_what_each_patch_is_worth():
 
     found, asked = ask(survey(view, samples=400, patches=12, rng=rng()), score)
     assert len(asked) == 400
-    assert found.worth == pytest.approx(worth, abs=0.1)
+    assert found.worth == pytest.approx(worth, abs=0.25)  # the ridge draws it towards 0
+    assert np.corrcoef(found.worth, worth)[0, 1] > 0.99
     assert np.array_equal(found.patch, patch)
     best = np.argsort(-found.worth)[:3]
     assert np.array_equal(found.best(3), np.isin(patch, best))
@@ -115,6 +116,14 @@ def test_an_enclosed_lattice_shows_its_cells_and_nothing_outside(height, width, 
         assert np.array_equal(lattice.show(one), pixels & within)
 
 
+@pytest.mark.parametrize("shape", [(9,), (6, 7), (4, 5, 6)])
+def test_smoothing_is_the_mean_over_a_box(shape):
+    values = rng(3).random(shape)
+    padded = np.pad(values, 2, mode="edge")
+    wanted = np.array([padded[tuple(slice(at, at + 5) for at in place)].mean() for place in np.ndindex(shape)])
+    assert smooth(values, 2) == pytest.approx(wanted.reshape(shape))
+
+
 def test_what_was_expected_counts_as_trials_that_do_not_fade():
     harm = Harm((2,), np.array([1.0, 3.0]), 2.0)
     assert harm.estimate().tolist() == [1.0, 3.0]
@@ -141,9 +150,9 @@ def needs_right_half(wave):
 @pytest.mark.parametrize("budget", [None, 200, 40])
 def test_a_survey_takes_at_most_a_fifth_of_the_budget(budget):
     _, asked = ask(Causal(grain=2).search(problem_of(two_halves(), budget), rng()), needs_right_half)
-    halves = [row.mean() for row in asked[:80]]
-    patchy = sum(0.2 < mean < 0.8 for mean in halves[: 80 if budget is None else budget // 5])
-    assert patchy >= (60 if budget is None else 0.7 * (budget // 5) if budget >= 50 else 0)
+    halves = [row.mean() for row in asked[:64]]
+    patchy = sum(0.2 < mean < 0.8 for mean in halves[: 64 if budget is None else budget // 5])
+    assert patchy >= (50 if budget is None else 0.7 * (budget // 5) if budget >= 50 else 0)
     if budget == 40:
         assert asked[0].all()  # too little for a survey: it begins with the whole view
 

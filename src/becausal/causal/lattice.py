@@ -190,3 +190,14 @@ KINDS: dict[str, Callable[[Proposer, int], Cells]] = {
 def unite(parts: Sequence[Cells]) -> Cells:
     """All parts as one."""
     return np.asarray(np.logical_or.reduce(list(parts)), bool)
+
+
+def smooth(values: NDArray[np.float64], radius: int) -> NDArray[np.float64]:
+    """Each cell's mean over the cells up to `radius` away along every axis; the border's values go on beyond it."""
+    for axis in range(values.ndim):
+        padding = [(0, 0)] * values.ndim
+        padding[axis] = (radius + 1, radius)
+        sums = np.cumsum(np.pad(values, padding, mode="edge"), axis=axis)
+        along = np.moveaxis(sums, axis, 0)
+        values = np.moveaxis(along[2 * radius + 1 :] - along[: -2 * radius - 1], 0, axis) / (2 * radius + 1)
+    return values

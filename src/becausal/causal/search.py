@@ -17,7 +17,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.causal.lattice import Cells, Harm, Lattice, Proposer, unite
+from becausal.causal.lattice import Cells, Harm, Lattice, Proposer, smooth, unite
 from becausal.causal.survey import Survey, survey
 from becausal.contracts import Answers, Finding, Needs, Problem, Saliency, Search, Stop, Visible
 from becausal.errors import OptionError
@@ -30,6 +30,7 @@ SMALL, SMALL_RUNS = (
     12,
 )  # on a lattice of so few cells a run costs next to nothing, and the best of several is near the optimum
 LEAST_SURVEY = 10  # fewer samples say nothing
+SMOOTH = 2  # cells to each side that the index is averaged over for the map
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +57,8 @@ class Causal:
     """
 
     grain: int | None = None
-    survey: int = 80
-    patches: int = 50
+    survey: int = 64
+    patches: int = 40
     prior: float = 1.0
     chains: int = 1
     coarse: float = 0.1
@@ -67,7 +68,7 @@ class Causal:
     rate: float = 1.0
     trust: float = 1.0
     memory: float = 0.7
-    effort: int | None = 1250
+    effort: int | None = 1100
     runs: int | None = None
     several: int = 1
     overlap: float = 0.0
@@ -210,14 +211,16 @@ class Seen:
             np.add(self.index, worth, out=self.index, where=sets[i])
 
     def map(self, looked: Survey | None) -> Saliency:
-        """The index, the most 1, and on top of it what the survey thinks of each pixel, likewise: 0 to 2."""
-        saliency = _scaled(self.lattice.spread(self.index))
-        return saliency if looked is None else saliency + _scaled(looked.density)
+        """The index, the most 1; after a survey smoothed, and what the survey thinks of each pixel added to it likewise."""
+        if looked is None:
+            return _scaled(self.lattice.spread(self.index))
+        saliency = _scaled(self.lattice.spread(smooth(self.index, SMOOTH))) + _scaled(looked.density)
+        return np.asarray(saliency - saliency.min(), np.float64)
 
 
 def _scaled(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The values from 0 to 1; what is below 0 is 0."""
-    return np.clip(values, 0.0, None) / max(float(values.max()), 1e-300)
+    """The values, the highest 1."""
+    return values / max(float(values.max()), 1e-300)
 
 
 class Chain:

@@ -13,7 +13,7 @@ from becausal.causal.lattice import Lattice
 from becausal.contracts import Pixels, Search, Visible
 from becausal.patches import fit_ridge, superpixels
 
-RIDGE = 1.0
+RIDGE = 10.0
 DIGITS = 6  # of the worths: so that noise in the last digits decides nothing
 WAVE_BYTES = 1 << 23
 
