@@ -28,6 +28,13 @@ def predict(batch):
     share = (batch[:, 8:16, 8:16].mean(axis=(1, 2, 3)) / 255) ** 2
     return np.stack([1 - share, share], axis=1)
 
+def fails_early(batch):
+    global calls
+    calls += 1
+    if calls > 2:
+        raise RuntimeError("the accelerator\\nhas gone")
+    return predict(batch)
+
 def fails_halfway(batch):
     global calls
     calls += 1
@@ -49,7 +56,7 @@ def says_infinity(batch):
 def nan_later(batch):
     global calls
     calls += 1
-    return predict(batch) * (np.nan if calls > 5 else 1)
+    return predict(batch) * (np.nan if calls > 2 else 1)
 
 def draws_a_picture(batch):
     return batch
@@ -218,8 +225,8 @@ BAD: dict[str, tuple[Prepare, str]] = {
     "nothing for scores": (model("python:net.py:says_nothing"), ""),
     "NaN scores": (model("python:net.py:says_nan"), "NaN"),
     "infinite scores": (model("python:net.py:says_infinity"), "inf"),
-    "NaN scores halfway": (model("python:net.py:nan_later"), "NaN"),
-    "a model that fails halfway": (model("python:net.py:fails_halfway"), "the accelerator has gone"),
+    "NaN scores after a while": (model("python:net.py:nan_later"), "NaN"),
+    "a model that fails before anything is known": (model("python:net.py:fails_early"), "the accelerator has gone"),
     "a model that exits": (model("python:net.py:exits"), "bye"),
     "a model that changes its mind": (model("python:net.py:changes_its_mind"), "two ways"),
     "a target that does not hold": (words("--target", "dark"), "does not hold"),
@@ -282,7 +289,7 @@ def snapshot(place: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("name", ["missing image", "a model that fails halfway", "an unknown option"])
+@pytest.mark.parametrize("name", ["missing image", "a model that fails before anything is known", "an unknown option"])
 def test_bad_input_to_the_command_itself(name: str, place: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "becausal", "explain", *BAD[name][0](), "--out", "out"],
@@ -296,6 +303,20 @@ def test_bad_input_to_the_command_itself(name: str, place: Path) -> None:
     assert done.stderr.startswith("becausal: error: ")
     assert done.stderr.count("\n") == 1
     assert not os.path.lexists("out")
+
+
+def test_a_model_that_fails_halfway_gives_one_line_and_leaves_what_was_found(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status = main(["explain", *model("python:net.py:fails_halfway")(), "--out", "out"])
+    said, complaint = capsys.readouterr()
+    assert status == 2
+    assert "The model failed before the search was done." in said
+    assert complaint.count("\n") == 1, complaint
+    assert complaint.startswith("becausal: error: the model failed after ")
+    assert complaint.endswith("RuntimeError: the accelerator has gone\n")
+    (folder,) = (place / "out").iterdir()
+    assert Explanation.load(folder).stopped_by == "failure"
 
 
 @pytest.mark.parametrize(

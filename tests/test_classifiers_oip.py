@@ -724,10 +724,10 @@ def test_a_server_that_dies_and_comes_back(tmp_path, monkeypatch, capsys, local)
     words = ["explain", "photo.png", "--model", server.spec(), "--fill", "black", "--grain", "1", "--batch-size", "4"]
     assert main([*words, "--endpoint", "retries=2"]) == 2
     out, err = capsys.readouterr()
-    assert out == ""
+    assert "The model failed before the search was done." in out
     assert err.count("\n") == 1
     assert "cannot be asked: nothing listens at" in err
-    assert not Path("becausal-out").exists()
+    assert Explanation.load("becausal-out/photo").stopped_by == "failure"
     server.stop()
     server = Server("--port", str(server.port))
     try:

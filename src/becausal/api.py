@@ -25,12 +25,21 @@ from becausal.contracts import (
     say,
 )
 from becausal.engine import Case, Engine, Outcome
-from becausal.errors import AnswerError, BecausalError, ModelError, OptionError, TargetError, UnstableModelError
+from becausal.errors import (
+    AnswerError,
+    BecausalError,
+    ModelError,
+    NetworkError,
+    OptionError,
+    TargetError,
+    UnstableModelError,
+)
 from becausal.explainers import METHODS, make_explainer
 from becausal.explanation import Explanation, Origin
 from becausal.fills import make_background
 from becausal.images import Picture, View, load_image, make_view
-from becausal.pipeline import Plan, Trace, pursue
+from becausal.minimise import Minimal
+from becausal.pipeline import Plan, Trace, last_checks, pursue
 from becausal.regions import default_grain
 from becausal.searches import Course
 from becausal.targets import Target
@@ -170,6 +179,9 @@ def explain(
     limit on model calls; when it is spent, or on Ctrl-C, the best so far comes back, marked in `stopped_by`. several: look
     for so many disjoint explanations; the further ones are in `others`. contrast: find a set that is necessary as well
     as sufficient.
+
+    A model that fails on the way ends the search too: `stopped_by` is then "failure", and the last of the notes says why.
+    Where nothing smaller than the whole view was known yet, the failure is raised: AnswerError, or NetworkError.
     """
     request = Request(
         method=method,
@@ -205,9 +217,12 @@ def explain_many(
 
     width: None for as many as keep the model busy: one on a CPU, where answers then come in the order of the pictures,
     and many on a GPU. workers: processes to search in, beside a model on a GPU that answers faster than one process can
-    ask; None for half the cores where there are many pictures, 0 for none. A picture that cannot be explained yields a
-    Failure and the others go on. Answers do not depend on `width` or `workers`. Pictures are taken from the iterable as
-    they are needed, and no more are held than are under way.
+    ask; None for half the cores where there are many pictures, 0 for none. Answers do not depend on `width` or `workers`.
+    Pictures are taken from the iterable as they are needed, and no more are held than are under way.
+
+    A picture that cannot be explained yields a Failure, one that breaks the model on the way its best so far, and the
+    others go on. A model that cannot be reached any more ends them all: the best so far of those under way is yielded,
+    then NetworkError is raised.
     """
     numbered = explain_numbered(
         images, model, request=request, batch_size=batch_size, width=width, workers=workers, progress=progress
@@ -280,14 +295,18 @@ def _explain_here(
             index += 1
             yield found.case, _pursued(found, engine)
 
-    for outcome in engine.run_many(items(), max_calls=request.inner_limit, width=width):
+    try:
+        for outcome in engine.run_many(items(), max_calls=request.inner_limit, width=width):
+            yield from failures
+            failures.clear()
+            job = jobs.pop(outcome.index)
+            if isinstance(outcome.result, Failure):
+                yield job.number, outcome.result
+            else:
+                yield job.number, _finish(job, outcome.result, outcome, classifier, request)
+    except NetworkError:
         yield from failures
-        failures.clear()
-        job = jobs.pop(outcome.index)
-        if isinstance(outcome.result, Failure):
-            yield job.number, outcome.result
-        else:
-            yield job.number, _finish(job, outcome.result, outcome, classifier, request)
+        raise
     yield from failures
 
 
@@ -295,14 +314,26 @@ def _pursued(job: _Job, engine: Engine) -> Search[Trace | Failure]:
     """The whole search, its answer confirmed; a refusal becomes a Failure so that other pictures go on."""
     try:
         trace = yield from _best_known(job, engine)
-        try:
-            again = yield say(trace.visible[None], afresh=True)
-        except Stop:  # an interrupt just now: the answer is there, and this question is still allowed
-            again = yield say(trace.visible[None], afresh=True)
-        _confirm(job, trace, again)
-        return trace
+        while True:
+            try:
+                _confirm(job, trace, (yield say(trace.visible[None], afresh=True)))
+                return trace
+            except Stop as told:  # without a cause an interrupt just now: the answer is there, and this is still allowed
+                if told.cause is not None:
+                    return (yield from _save(job, trace, told.cause))
     except BecausalError as error:
         return Failure(job.picture.name, error)
+
+
+def _save(job: _Job, trace: Trace, cause: Exception) -> Search[Trace]:
+    """What there is of a search whose model has failed; the failure is raised where no part of the view was enough yet."""
+    course = job.course
+    if not trace.visible.all():
+        return trace
+    if course.visible.all():
+        raise cause from cause.__cause__
+    checks = yield from last_checks(Minimal(course.visible, None))
+    return replace(trace, visible=course.visible, checks=checks)
 
 
 def _best_known(job: _Job, engine: Engine) -> Search[Trace]:
@@ -317,8 +348,8 @@ def _best_known(job: _Job, engine: Engine) -> Search[Trace]:
         course.stopped_by = "interrupt"
     try:
         checks = yield from check(course.visible, grain=None)
-    except Stop:
-        checks = yield from check(course.visible, grain=None)
+    except Stop:  # an interrupt just now: this is still allowed
+        checks = yield from last_checks(Minimal(course.visible, None))
     note = "the search was broken off inside: its map is lost, the smallest set it had found is shown"
     return Trace(course.visible.astype(np.float64), course.visible, checks, job.confidence, (), (note,))
 
@@ -360,6 +391,8 @@ def _first_looks(
                 continue
             try:
                 yield number, _make_job(seen, look(), engine.classifier, request)
+            except NetworkError:
+                raise  # it will not be reached for the next picture either
             except BecausalError as error:
                 yield number, Failure(seen.picture.name, error)
         waiting = begin() if following is None else following
@@ -470,6 +503,7 @@ def _make_target(request: Request, info: ModelInfo, scores: Any) -> Target:
 
 def _finish(job: _Job, trace: Trace, outcome: Outcome[Any], classifier: Classifier, request: Request) -> Explanation:
     info = classifier.info
+    failed = () if outcome.error is None else (" ".join(str(outcome.error).split()),)
     cost = outcome.stats
     stats = replace(cost, calls=cost.calls + 1, batches=cost.batches + 1, slots=cost.slots + 1)  # with the first look
     origin = Origin(
@@ -496,15 +530,20 @@ def _finish(job: _Job, trace: Trace, outcome: Outcome[Any], classifier: Classifi
         visible=trace.visible,
         responsibility=trace.saliency,
         checks=trace.checks,
-        stopped_by=job.course.stopped_by or outcome.stopped_by,
+        stopped_by=outcome.stopped_by if failed else job.course.stopped_by or outcome.stopped_by,
         stats=stats,
         origin=origin,
         view=job.view.pixels,
         backgrounds=job.case.backgrounds,
         frame=job.view.frame,
         others=trace.others,
-        notes=(*job.picture.notes, *info.notes, *trace.notes),
+        notes=(*job.picture.notes, *info.notes, *trace.notes, *failed),
     )
+
+
+def find_failure(explanation: Explanation) -> str | None:
+    """What the model failed with, where that cut the search short; None where it did not."""
+    return explanation.notes[-1] if explanation.stopped_by == "failure" else None
 
 
 def _confirm(job: _Job, trace: Trace, again: Answers) -> None:

@@ -11,7 +11,7 @@ from becausal import cli_options as options
 from becausal import cli_settings as settings
 from becausal.cli_console import complain, one_line, print_summary, write_json
 from becausal.cli_progress import Watch
-from becausal.errors import OutputError
+from becausal.errors import NetworkError, OutputError
 
 if TYPE_CHECKING:
     from becausal.api import Failure, Request
@@ -34,7 +34,7 @@ def explain(
     """Explain why a model gives pictures their labels.
 
     Finds a small set of pixels that alone is enough for the label, checks it, and writes per image: explanation.json,
-    arrays.npz, explanation.png, heatmap.png and report.html. Ctrl-C gives the best so far.
+    arrays.npz, explanation.png, heatmap.png and report.html. Ctrl-C gives the best so far; so does a model that fails.
 
     **Examples**
 
@@ -50,7 +50,7 @@ def explain(
         write_json(entries)
     if run.is_stopping:
         raise typer.Exit(130)
-    if any("error" in entry for entry in entries):
+    if run.has_failed:
         raise typer.Exit(2)
 
 
@@ -59,6 +59,7 @@ class Run:
 
     def __init__(self, model: "Classifier", request: "Request", folders: list[tuple[Path, Path]], as_json: bool) -> None:
         self.is_stopping = False
+        self.has_failed = False
         self._model = model
         self._request = request
         self._folders = folders
@@ -80,24 +81,37 @@ class Run:
                 if not entries:
                     raise
                 self.is_stopping = True
+            except NetworkError as error:
+                if not entries:
+                    raise
+                self.has_failed = True
+                if left := len(images) - len(entries):  # what is wrong with the others was said with them
+                    complain(f"{left} of {len(images)} pictures not begun: {error}")
         self.is_stopping |= watch.is_stopping
         return [entries[number] for number in sorted(entries)]
 
     def _entry(self, number: int, answer: "Explanation | Failure") -> dict[str, Any]:
-        from becausal.api import Failure
+        from becausal.api import Failure, find_failure
 
         image, folder = self._folders[number]
         if isinstance(answer, Failure):
-            message = one_line(str(answer.error))
-            is_clear = len(self._folders) == 1 or image.name in message
-            complain(message if is_clear else f"{image}: {message}")
-            return {"image": str(image), "error": message}
+            return {"image": str(image), "error": self._complain(image, str(answer.error))}
         saved = answer.save(folder)
         if answer.stopped_by == "interrupt":
             self.is_stopping = True
         if not self._as_json:
             print_summary(answer, saved)
-        return answer.summary() | {"folder": str(saved)}
+        entry = answer.summary() | {"folder": str(saved)}
+        failure = find_failure(answer)
+        return entry if failure is None else entry | {"error": self._complain(image, failure)}
+
+    def _complain(self, image: Path, error: str) -> str:
+        """Say what went wrong with a picture, and with which where that is not clear; the message alone."""
+        self.has_failed = True
+        message = one_line(error)
+        is_clear = len(self._folders) == 1 or image.name in message
+        complain(message if is_clear else f"{image}: {message}")
+        return message
 
 
 def choose_folders(images: Sequence[Path], out: Path) -> list[tuple[Path, Path]]:

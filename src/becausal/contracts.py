@@ -50,16 +50,17 @@ class Answers:
 
 
 class Stop(Exception):
-    """Thrown into a search that must end now: the budget is spent, or the user interrupted.
+    """Thrown into a search that must end now: the budget is spent, the user interrupted, or the model failed.
 
-    `answers` are those to the first questions of the wave that was under way. The search returns its best so far; should
-    it ask again, it is told again.
+    `answers` are those to the first questions of the wave that was under way; `cause` is what the model failed with. The
+    search returns its best so far; should it ask again, it is told again.
     """
 
-    def __init__(self, reason: str, answers: Answers | None = None) -> None:
+    def __init__(self, reason: str, answers: Answers | None = None, cause: Exception | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.answers = answers if answers is not None else Answers.none()
+        self.cause = cause
 
 
 class Wave(np.ndarray[Any, np.dtype[np.bool_]]):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from becausal.contracts import Answers, Pixels, Search, Stop, Visible, Wave
+from becausal.errors import BecausalError
 from becausal.targets import Target, steady
 
 T = TypeVar("T")
@@ -67,12 +68,16 @@ class Stats:
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
-    """A finished search: its result, what stopped it ("finished", "budget", "interrupt"), what it cost."""
+    """A finished search: its result, what stopped it ("finished", "budget", "interrupt", "failure"), what it cost.
+
+    error: what the model failed with, where that stopped it.
+    """
 
     index: int
     result: T
     stopped_by: str
     stats: Stats
+    error: BecausalError | None = None
 
 
 @dataclass(eq=False)
@@ -88,6 +93,7 @@ class Drive(Generic[T]):
     guessed: dict[bytes, Known] = field(default_factory=dict)  # answers nobody has asked for yet
     stats: Stats = field(default_factory=Stats)
     stopped_by: str = "finished"
+    broken: BecausalError | None = None  # what the model failed with; nothing is asked after that
     turn: int = 0  # counts waves, to tell those that were given up
     wave: Visible = field(default_factory=lambda: np.zeros(0, bool))
     packed: Packed = field(default_factory=lambda: np.zeros(0, np.uint8))
@@ -146,6 +152,8 @@ class Drive(Generic[T]):
 
     def _room(self, afresh: bool) -> int | None:
         """How many more questions the budget allows; None for no limit."""
+        if self.broken is not None:
+            return 0
         return None if self.limit is None or afresh else max(0, (self.limit - self.stats.calls) // self.width)
 
     def send(self, count: int) -> "Share[T]":
@@ -189,7 +197,13 @@ class Drive(Generic[T]):
             return self.answers(known)
         if self.stopped_by == "finished":
             self.stopped_by = "budget"
-        return Stop(self.stopped_by, self.answers(known))
+        return Stop(self.stopped_by, self.answers(known), self.broken)
+
+    def give_up(self, error: BecausalError) -> Stop:
+        """The model failed: nothing more is asked or awaited. The word to stop with the answers there are."""
+        self.broken, self.stopped_by = error, "failure"
+        self.turn += 1
+        return Stop("failure", self.answers(self.known_prefix()), error)
 
     def known_prefix(self) -> int:
         for i, key in enumerate(self.keys):

@@ -8,6 +8,7 @@ works on one batch, the searches whose answers have come go on, and fill the nex
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from becausal.contracts import Answers, AsyncClassifier, Classifier, Pixels, Promise, Search, Stop, Visible
 from becausal.drives import Case, Drive, Outcome, Share, Stats, assemble, spread
-from becausal.errors import AnswerError, BecausalError
+from becausal.errors import AnswerError, BecausalError, NetworkError
 from becausal.interrupts import Shield
 from becausal.searches import Done, step
 
@@ -67,6 +68,7 @@ class _Run(Generic[T]):
     flights: deque[_Flight[T]] = field(default_factory=deque)
     done: deque[Outcome[T]] = field(default_factory=deque)
     lost: KeyboardInterrupt | None = None  # what a search ended with that had nothing to give yet
+    gone: NetworkError | None = None  # why the model cannot be asked any more
 
     @property
     def rows_ready(self) -> int:
@@ -105,8 +107,11 @@ class Engine:
         return 1 if self._later is None else min(LOOKS, self.batch_size)
 
     def run(self, case: Case, search: Search[T], *, max_calls: int | None = None) -> Outcome[T]:
-        """Drive one search to its end."""
-        return next(self.run_many([(case, search)], max_calls=max_calls))
+        """Drive one search to its end. Raises what the model failed with, whatever the search had found by then."""
+        outcome = next(self.run_many([(case, search)], max_calls=max_calls))
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome
 
     def run_many(
         self, items: Iterable[tuple[Case, Search[T]]], *, max_calls: int | None = None, width: int | None = 1
@@ -114,7 +119,9 @@ class Engine:
         """Drive searches, `width` of them side by side, and yield each outcome as it comes.
 
         max_calls is each search's own limit. width: None for as many as keep the model busy. Results do not depend on
-        it, on the batch size or on the order.
+        it, on the batch size or on the order. A search whose question breaks the model is told to stop, and its outcome
+        has the error; the others go on. Where the model cannot be reached any more all are told, and the NetworkError is
+        raised after their outcomes.
         """
         run: _Run[T] = _Run(enumerate(items))
         more = True
@@ -134,6 +141,8 @@ class Engine:
                 run.lost = None
             while run.done:
                 yield run.done.popleft()
+        if run.gone is not None:
+            raise run.gone
         if run.lost is not None:
             raise run.lost
 
@@ -180,14 +189,17 @@ class Engine:
     # One turn: take in a picture, send a batch off, or wait for one and go on with what it says.
 
     def _turn(self, run: _Run[T], width: int, max_calls: int | None) -> bool:
-        self._fill_up(run, width, max_calls)
-        if not run.active:
-            return False
-        depth = 1 if self._later is None else self._later.depth
-        if run.ready and len(run.flights) < depth and (not run.flights or run.rows_ready >= self._goal(run)):
-            self._launch(run)
-        elif run.flights:
-            self._land(run)
+        try:
+            self._fill_up(run, width, max_calls)
+            if not run.active:
+                return False
+            depth = 1 if self._later is None else self._later.depth
+            if run.ready and len(run.flights) < depth and (not run.flights or run.rows_ready >= self._goal(run)):
+                self._launch(run)
+            elif run.flights:
+                self._land(run)
+        except NetworkError as error:
+            self._break_off(run, error)
         return True
 
     def _fill_up(self, run: _Run[T], width: int, max_calls: int | None) -> None:
@@ -329,9 +341,19 @@ class Engine:
             if broken is not None:
                 if drive in run.ready:
                     run.ready.remove(drive)
-                self._advance(run, drive, broken)
+                self._advance(run, drive, drive.give_up(broken))
             elif not drive.missing:
                 self._advance(run, drive, drive.reply())
+
+    def _break_off(self, run: _Run[T], error: NetworkError) -> None:
+        """Tell every search that the model cannot be asked any more; each ends with what it has, and none is begun."""
+        run.gone = error
+        run.source = iter(())
+        run.flights.clear()
+        run.ready.clear()
+        for drive in list(run.active.values()):
+            with suppress(NetworkError):  # of a search that does not know how to stop: it is raised in the end
+                self._advance(run, drive, drive.give_up(error))
 
     def _interrupt(self, run: _Run[T]) -> None:
         """Tell every search to stop; none is begun any more."""
@@ -349,18 +371,20 @@ class Engine:
                     raise
                 run.lost = error  # it had nothing to give; the others may
 
-    def _advance(self, run: _Run[T], drive: Drive[T], message: Answers | Stop | AnswerError | None) -> None:
+    def _advance(self, run: _Run[T], drive: Drive[T], message: Answers | Stop | None) -> None:
         """Give the search its answers until it asks something that needs a call, or ends."""
         while True:
             try:
                 state = step(drive.search, message)
-            except BaseException:
+            except BaseException as error:
                 del run.active[drive.index]
+                if isinstance(error, Stop) and drive.broken is not None:
+                    raise drive.broken from drive.broken.__cause__
                 raise
             if isinstance(state, Done):
                 del run.active[drive.index]
                 drive.stats.seconds = time.perf_counter() - drive.begun
-                run.done.append(Outcome(drive.index, state.result, drive.stopped_by, drive.stats))
+                run.done.append(Outcome(drive.index, state.result, drive.stopped_by, drive.stats, drive.broken))
                 return
             claimed = drive.take(self._checked(state, drive.case))
             self.stats.calls += claimed

@@ -73,7 +73,7 @@ class Explanation:
 
     visible: (*grid,) bool, the explanation. responsibility: (*grid,) float, the map. others: further sufficient sets.
     view, backgrounds: what was asked about. frame: the way back to the original picture. stopped_by: "finished",
-    "budget" or "interrupt".
+    "budget", "interrupt", or "failure" (of the model; the last note says how).
     """
 
     label: str

@@ -77,7 +77,7 @@ def pursue(problem: Problem, plan: Plan, course: Course) -> Search[Trace]:
             shaving = minimise(minimal.visible, finding.saliency, finest=plan.grain)
             minimal = yield from plan.ask(course.follow(shaving, limit=last))
     course.stage = "verify"
-    checks = yield from _last_checks(minimal)
+    checks = yield from last_checks(minimal)
     return Trace(finding.saliency, minimal.visible, checks, float(opening.confidence[0]), finding.sets[1:], finding.notes)
 
 
@@ -89,6 +89,8 @@ def _opening(problem: Problem) -> Search[Answers]:
     except Stop as told:
         if told.reason == "interrupt":
             raise KeyboardInterrupt from None
+        if told.cause is not None:
+            raise told.cause from told.cause.__cause__
         raise OptionError("the budget of calls is too small to ask even the whole and the empty picture") from None
     if not answers.holds[0]:
         raise TargetError(
@@ -103,7 +105,7 @@ def _opening(problem: Problem) -> Search[Answers]:
     return answers
 
 
-def _last_checks(minimal: Minimal) -> Search[Checks]:
+def last_checks(minimal: Minimal) -> Search[Checks]:
     """Sufficiency and necessity; minimality was asked on the way, removal by removal."""
     visible, grain = minimal.visible, minimal.grain
     count = len(present(visible, cells(visible.shape, grain))) if grain else 0

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from becausal.contracts import Grid, ModelInfo, Pixels, Visible
-from becausal.errors import AnswerError, BecausalError
+from becausal.errors import AnswerError, BecausalError, NetworkError
 
 PATIENCE = 120.0  # seconds without a task after which a process ends
 DEPTH = 4  # batches a process may have under way
@@ -88,7 +88,7 @@ class RemoteClassifier:
         return ticket in self._replies
 
     def wait_for(self, ticket: int) -> tuple[NDArray[Any], float]:
-        """The scores of a batch and the seconds they took. Raises AnswerError where the model broke."""
+        """The scores of a batch and the seconds they took. Raises what the model failed with."""
         while ticket not in self._replies:
             self._hear()
         scores, seconds = self._replies.pop(ticket)
@@ -166,6 +166,8 @@ def work(task: Task, line: Connection, heard: "SimpleQueue[Any]") -> None:
             line.send(("answer", numbers[index], answer))
     except KeyboardInterrupt:
         pass  # there was nothing to give yet
+    except NetworkError:
+        pass  # the other end knows: it is where the model could not be reached
     line.send(("done",))
 
 

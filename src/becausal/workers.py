@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from becausal.contracts import Promise
-from becausal.errors import AnswerError, BecausalError, OptionError
+from becausal.errors import AnswerError, BecausalError, NetworkError, OptionError
 from becausal.remote import Task
 
 if TYPE_CHECKING:
@@ -131,11 +131,14 @@ class Pool:
         self._queue: deque[_Asked] = deque()
         self._flights: deque[_Flight] = deque()
         self._is_stopping = False
+        self._gone: NetworkError | None = None  # why the model cannot be asked any more
 
     def explain(
         self, images: Iterable[Any], progress: "Callable[[Status], None] | None"
     ) -> "Iterator[tuple[int, Explanation | Failure]]":
-        """Each answer with its picture's number, as it comes."""
+        """Each answer with its picture's number, as it comes. Raises NetworkError, after what was under way, where the
+        model cannot be reached any more.
+        """
         workers = _take(self._count)
         task = Task(self._classifier.info, self._request, self._batch_size, self._width, progress is not None)
         source = enumerate(images)
@@ -153,6 +156,8 @@ class Pool:
                     for worker in workers:
                         worker.line.send(("stop",))
             is_whole = True
+            if self._gone is not None:
+                raise self._gone
         except (EOFError, ConnectionError) as error:
             raise AnswerError("a process that searched has ended unexpectedly; workers=0 does without") from error
         finally:
@@ -208,7 +213,7 @@ class Pool:
             return AnswerError(f"the model failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
 
     def _hand_picture(self, worker: Worker, source: Iterator[tuple[int, Any]]) -> None:
-        following = None if self._is_stopping else next(source, None)
+        following = None if self._is_stopping or self._gone is not None else next(source, None)
         if following is None:
             worker.line.send(("end",))
             return
@@ -249,9 +254,9 @@ class Pool:
             packed.append(asked.packed[rows])
             staged += asked.staged
         try:
-            for pair in staged:
-                if isinstance(pair, BecausalError):
-                    raise pair
+            for one in (self._gone, *staged):
+                if isinstance(one, BecausalError):
+                    raise one
             promise = self._classifier.submit(staged, np.concatenate(which), np.concatenate(packed), parts[0][0].grid)
         except Exception as error:
             self._fail(parts, error)
@@ -283,7 +288,12 @@ class Pool:
             asked.worker.line.send(("scores", asked.ticket, scores, asked.seconds))
 
     def _fail(self, parts: list[tuple[_Asked, int]], error: Exception) -> None:
-        """Each process alone, where several shared the batch; the one whose question it was is told."""
+        """Each process alone, where several shared the batch; the one whose question it was is told.
+
+        A model that cannot be reached is not asked again: whoever asks from now on is told at once.
+        """
+        if isinstance(error, NetworkError):
+            self._gone = error
         if len(parts) > 1:
             for part in parts:
                 self._send([part])

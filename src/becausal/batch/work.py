@@ -7,13 +7,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from becausal.api import Failure, explain_many
+from becausal.api import Failure, explain_many, find_failure
 from becausal.batch.records import Done, Failed, Hello, Job, Lost, Result, Task
 from becausal.batch.truth import place
 from becausal.classifiers import load_model
 from becausal.classifiers.labels import find_label
 from becausal.contracts import Classifier
-from becausal.errors import AnswerError, BecausalError
+from becausal.errors import AnswerError, BecausalError, NetworkError
 from becausal.explanation import Explanation
 from becausal.images import Picture, load_image
 
@@ -50,8 +50,10 @@ def open_model(job: Job) -> tuple[Classifier, Hello]:
 def work(tasks: Iterable[Task], classifier: Classifier, job: Job, *, width: int | None = 1) -> Iterator[Result]:
     """Explain tasks, `width` of them side by side (None: as `explain_many` likes): one result each, as they come.
 
-    A failure may wait for the next result, or for the end of the tasks. What no one expected (a fault in a method, no
-    memory) fails the task if it was alone, and else makes all that were under way Lost.
+    A failure may wait for the next result, or for the end of the tasks. A task whose search was cut short by the model's
+    failure has failed, so that it can be tried again; where the model could not be reached, the next task tries anew.
+    What no one expected (a fault in a method, no memory) fails the task if it was alone, and else makes all that were
+    under way Lost.
     """
     waiting = iter(tasks)
     under_way: dict[str, tuple[Task, str]] = {}
@@ -81,10 +83,14 @@ def work(tasks: Iterable[Task], classifier: Classifier, job: Job, *, width: int 
                     raise KeyboardInterrupt  # cut short, so not what an undisturbed run would keep
                 key = answer.image if isinstance(answer, Failure) else answer.origin.image
                 task, digest = under_way[key]
-                result = _refuse(task, digest, answer) if isinstance(answer, Failure) else finish(task, answer, job)
+                result = _result(task, digest, key, answer, job)
                 del under_way[key]  # only now: what breaks on the way to the result is this task's fault as well
                 yield result
             is_finished = True
+        except NetworkError as error:
+            for key, (task, digest) in under_way.items():
+                yield _refuse(task, digest, key, error)
+            under_way.clear()
         except Exception as error:  # methods and libraries may raise anything; the other pictures are not to suffer
             if not under_way:
                 raise  # it is not about any picture
@@ -95,6 +101,13 @@ def work(tasks: Iterable[Task], classifier: Classifier, job: Job, *, width: int 
             under_way.clear()
         yield from refused
         refused.clear()
+
+
+def _result(task: Task, digest: str, image: str, answer: Explanation | Failure, job: Job) -> Done | Failed:
+    if isinstance(answer, Failure):
+        return _refuse(task, digest, image, answer.error)
+    failure = find_failure(answer)
+    return finish(task, answer, job) if failure is None else _refuse(task, digest, image, AnswerError(failure))
 
 
 def finish(task: Task, explanation: Explanation, job: Job) -> Done:
@@ -125,10 +138,10 @@ def finish(task: Task, explanation: Explanation, job: Job) -> Done:
     return Done(task.id, row, explanation.files(pictures=job.pictures))
 
 
-def _refuse(task: Task, digest: str, failure: Failure) -> Failed:
-    reason = str(failure.error).replace(failure.image, Path(task.path).name)  # users know it without our number
+def _refuse(task: Task, digest: str, image: str, error: BecausalError) -> Failed:
+    reason = str(error).replace(image, Path(task.path).name)  # users know it without our number
     reason = _COUNTED.sub("the model failed: ", reason)
-    return Failed(task.id, one_line(reason), digest, is_model=isinstance(failure.error, AnswerError))
+    return Failed(task.id, one_line(reason), digest, is_model=isinstance(error, AnswerError | NetworkError))
 
 
 def one_line(error: object, limit: int = 300) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from becausal.api import Failure, explain_numbered
+from becausal.api import Failure, explain_numbered, find_failure
 from becausal.bench.datasets import Sample
 from becausal.bench.findings import Row
 from becausal.bench.packing import pack_set
@@ -13,7 +13,7 @@ from becausal.bench.plan import TAGS, Arm, Bench, Pool, Settings, Subject, commo
 from becausal.bench.pools import see
 from becausal.bench.runs import Store
 from becausal.contracts import Classifier
-from becausal.errors import AnswerError, BecausalError, MissingExtraError, ModelError
+from becausal.errors import AnswerError, BecausalError, MissingExtraError, ModelError, NetworkError
 from becausal.explanation import Explanation
 
 Numbered = tuple[int, Explanation | Failure]
@@ -75,8 +75,8 @@ def _explain(
 ) -> Iterator[tuple[Sample, Row]]:
     """Explain pictures side by side and measure each.
 
-    Raises ModelError or MissingExtraError where the method cannot run on this model at all, and KeyboardInterrupt where
-    the user wished to stop: an explanation that was cut short is no row.
+    Raises ModelError or MissingExtraError where the method cannot run on this model at all, NetworkError where the model
+    cannot be reached, and KeyboardInterrupt where the user wished to stop: an explanation that was cut short is no row.
     """
     subjects: list[Subject | None] = []
     broken: list[tuple[Sample, Row]] = []
@@ -98,12 +98,17 @@ def _explain(
         if subject is None:
             raise AnswerError(f"picture {number} was answered twice")
         if isinstance(answer, Failure):
+            if isinstance(answer.error, NetworkError):
+                raise answer.error
             if isinstance(answer.error, (MissingExtraError, ModelError)) and not has_any:
                 raise answer.error
             yield subject.sample, _failed(answer.error)
             continue
         if answer.stopped_by == "interrupt":
             raise KeyboardInterrupt
+        if (failure := find_failure(answer)) is not None:
+            broken.append((subject.sample, _failed(AnswerError(failure))))  # no row where a NetworkError is to follow
+            continue
         has_any = True
         row = _row_of(subject, answer, bench, classifier)
         yield subject.sample, row | {"_seconds": round(time.perf_counter() - begun, 3)}

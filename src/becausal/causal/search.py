@@ -30,6 +30,7 @@ SMALL, SMALL_RUNS = (
     12,
 )  # on a lattice of so few cells a run costs next to nothing, and the best of several is near the optimum
 LEAST_SURVEY = 10  # fewer samples say nothing
+FAINT = 0.02  # what a pixel has on the map that speaks neither for nor against
 SMOOTH = 2  # cells to each side that the index is averaged over for the map
 
 
@@ -211,11 +212,15 @@ class Seen:
             np.add(self.index, worth, out=self.index, where=sets[i])
 
     def map(self, looked: Survey | None) -> Saliency:
-        """The index, the most 1; after a survey smoothed, and what the survey thinks of each pixel added to it likewise."""
+        """The index, the most 1; after a survey smoothed, and what the survey thinks of each pixel added to it likewise.
+
+        Below FAINT, in their order, are the pixels that speak against the target.
+        """
         if looked is None:
             return _scaled(self.lattice.spread(self.index))
         saliency = _scaled(self.lattice.spread(smooth(self.index, SMOOTH))) + _scaled(looked.density)
-        return np.asarray(saliency - saliency.min(), np.float64)
+        against = saliency / max(-float(saliency.min()), 1e-300)  # -1 to 0 where the survey speaks against
+        return FAINT + np.where(saliency < 0, FAINT * against, saliency)
 
 
 def _scaled(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -148,6 +148,7 @@ def say_stopped(explanation: Explanation) -> str:
         if explanation.origin.max_calls is not None
         else "The budget was spent before the search was done.",
         "interrupt": "The search was interrupted before it was done.",
+        "failure": "The model failed before the search was done.",
     }.get(explanation.stopped_by)
     return f"{what} This is the best explanation found until then; a smaller one may exist." if what else ""
 

@@ -30,7 +30,7 @@ def draw_reveal(explanation: Explanation, reveal: Reveal) -> str:
     label = escape(explanation.label)
     return (
         '<section class="bc-card"><h3>How much does it need?</h3>'
-        "<p>The pixels in the order of the map, the most responsible first. Move the slider to show more of them, "
+        "<p>The explanation first, then the other pixels in the order of the map. Move the slider to show more of them, "
         "and see what the classifier says to them alone.</p>"
         f'<div class="bc-reveal" data-label="{label}" data-steps="{escape(json.dumps(steps))}">'
         f'<canvas width="{w}" height="{h}" role="img"></canvas>'

@@ -158,7 +158,7 @@ class Page:
         yield (
             await asyncio.to_thread(answers.draw_found, answer.explanation, session.found.token),
             "",
-            await asyncio.to_thread(closeups.draw_reveal, answer.explanation, answer.reveal),
+            await asyncio.to_thread(closeups.draw_reveal, answer.explanation, answer.reveal) if answer.reveal else "",
             await asyncio.to_thread(answers.draw_others, answer.explanation),
             *_buttons(is_busy=False),
         )

@@ -12,7 +12,7 @@ from becausal.api import Request, explain_many
 from becausal.compare import Comparison, compare_methods
 from becausal.contracts import Classifier, Pixels, Visible
 from becausal.engine import Engine
-from becausal.errors import OptionError
+from becausal.errors import AnswerError, NetworkError, OptionError
 from becausal.explainers import METHODS
 from becausal.explanation import Explanation, Why
 from becausal.extract import prefix, ranking
@@ -126,7 +126,15 @@ class Search:
         answer = next(explain_many([picture], self.classifier, request=self.request, progress=progress))
         if not isinstance(answer, Explanation):
             raise answer.error
-        return Answer(answer, ask_reveal(answer, self.classifier))
+        return Answer(answer, self._reveal(answer))
+
+    def _reveal(self, explanation: Explanation) -> "Reveal | None":
+        if explanation.stopped_by == "failure":
+            return None  # it would fail again, and an endpoint takes its time to do so
+        try:
+            return ask_reveal(explanation, self.classifier)
+        except (AnswerError, NetworkError):
+            return None  # the explanation is there all the same
 
 
 @dataclass
@@ -172,10 +180,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Answer:
-    """An explanation, and what the classifier says along its ranking."""
+    """An explanation, and what the classifier says along its ranking; None where it fails."""
 
     explanation: Explanation
-    reveal: "Reveal"
+    reveal: "Reveal | None"
 
 
 @dataclass(frozen=True)
@@ -188,9 +196,10 @@ class Reveal:
 
 
 def ask_reveal(explanation: Explanation, classifier: Classifier) -> Reveal:
-    """Ask the classifier about growing prefixes of the ranking, finer where they are small."""
+    """Ask the classifier about growing sets, finer where they are small: the explanation first, then as the map ranks."""
     grid, total = explanation.visible.shape, explanation.visible.size
-    order = ranking(explanation.responsibility, np.random.default_rng(explanation.origin.seed))
+    lift = np.ptp(explanation.responsibility) + 1
+    order = ranking(explanation.responsibility + lift * explanation.visible, np.random.default_rng(explanation.origin.seed))
     even = np.geomspace(max(1, total // 1000), total, STEPS).round().astype(int)
     counts = np.unique(np.append(even, max(1, explanation.pixels)))
     entry = np.zeros(total, np.uint8)
