@@ -2,14 +2,14 @@
 
     python docs/draw_search.py [FOLDER]
 
-Writes hero.png and search-steps.png into the folder, docs/images by default. The search is driven by hand, question by
-question, as the engine drives it: it is a generator, so its every step can be watched.
+Writes hero.png, search-survey.png and search-steps.png into the folder, docs/images by default. The search is driven by
+hand, question by question, as the engine drives it: it is a generator, so its every step can be watched.
 """
 
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -18,13 +18,14 @@ from matplotlib.patches import FancyBboxPatch
 
 import becausal
 from becausal.causal.search import Causal
-from becausal.contracts import Answers, Classifier, Finding, Problem, Visible
+from becausal.causal.survey import Survey, survey
+from becausal.contracts import Answers, Classifier, Finding, Problem, Search, Visible
 from becausal.engine import Case, Engine
 from becausal.explanation import Explanation
 from becausal.fills import make_background
 from becausal.images import load_image, make_view
 from becausal.render.figures import INK, SOFT, new_figure, png_bytes
-from becausal.render.painting import Painted, paint_explanation, paint_map, paint_mutant, paint_picture
+from becausal.render.painting import Painted, grow, paint_explanation, paint_map, paint_mutant, paint_picture
 from becausal.render.sheets import Sheet, Tile, as_level
 from becausal.render.wording import say_confidence, say_count, say_share
 from becausal.scenes import Scene, make_scene
@@ -35,6 +36,7 @@ SHARE = 0.9  # of the original confidence
 GRAIN, FINER = 8, 4  # the side of the cells, in pixels of the view: of the explanation; of the map, and the search watched
 SEARCHES = 24  # seeds 0 to 23: the mean of their maps, and the explanation of the one that agrees best with it
 KEPT, LOST = "#2c8a5b", "#c0483a"
+T = TypeVar("T")
 
 
 def main() -> None:
@@ -43,9 +45,12 @@ def main() -> None:
     scene, model = make_scene(SEED, size=SIZE), becausal.load_model("bundled")
     explanation = search_often(scene, model)
     (folder / "hero.png").write_bytes(png_bytes(draw_hero(scene, explanation)))
-    steps = list(drive(scene, model))
-    (folder / "search-steps.png").write_bytes(png_bytes(draw_steps(scene, explanation, steps)))
-    for word, step in choose(steps).items():
+    watched = watch(scene, model)
+    (folder / "search-survey.png").write_bytes(png_bytes(draw_survey(scene, explanation, watched)))
+    (folder / "search-steps.png").write_bytes(png_bytes(draw_steps(scene, explanation, watched)))
+    held = sum(int(step.answers.holds.sum()) for step in watched.survey)
+    print(f"{len(watched.looked.worth)} patches; {held} of {watched.survey[-1].calls} random halves hold")
+    for word, step in choose(watched).items():
         print(f"{word}: {step.calls} questions, {step.best.mean():.2%} left")
     covered = np.count_nonzero(on(explanation, explanation.visible) & scene.occluder)
     print(explanation, explanation.checks, f"{covered} px of the original on the strips")
@@ -68,36 +73,59 @@ def search_often(scene: Scene, model: Classifier) -> Explanation:
 
 @dataclass(frozen=True)
 class Step:
-    """One wave of questions with its answers; the smallest sufficient set so far; questions asked until then."""
+    """One wave of questions with its answers; the smallest sufficient set so far; different questions asked until then."""
 
     wave: Visible
     answers: Answers
     best: Visible
     calls: int
-    finding: Finding | None = None
 
 
-def drive(scene: Scene, model: Classifier) -> Iterator[Step]:
-    """Ask the search's questions one wave after the other, by hand."""
+@dataclass(frozen=True)
+class Watched:
+    """A search as it went: the survey's waves and what they came to, the bisection, the descent, what was found."""
+
+    survey: list[Step]
+    looked: Survey
+    bisection: list[Step]
+    descent: list[Step]
+    finding: Finding
+
+
+def watch(scene: Scene, model: Classifier) -> Watched:
+    """Drive the search by hand, and the survey once more beside it, to see what the search learnt from it."""
     view = make_view(load_image(scene.picture), model.info.geometry).pixels
     background = make_background("grey", view, rng=np.random.default_rng(0))
     confidence = float(model.classify(view[None])[0, scene.label_index])
     case = Case(view, (background,), Target(scene.label_index, floor=SHARE * confidence))
+    options, seed = Causal(grain=FINER), np.random.default_rng(0).spawn(2)[0]
     problem = Problem(case.grid, scene.label_index, True, view, background)
-    search = Causal(grain=FINER).search(problem, np.random.default_rng(0).spawn(2)[0])
-    engine, best, calls = Engine(model), np.ones(case.grid, bool), 0
+    steps, finding = drive(options.search(problem, seed), Engine(model), case)
+    again = survey(
+        view, samples=options.survey, patches=options.patches, rng=np.random.default_rng(0).spawn(2)[0].spawn(1)[0]
+    )
+    surveyed, looked = drive(again, Engine(model), case)
+    begun = len(surveyed)  # the survey is the search's beginning
+    rounds = next(i for i in range(begun, len(steps)) if len(steps[i].wave) > 1)  # the bisection asks one at a time
+    asked = steps[begun : rounds - 1]  # then the chain asks what it begins with
+    return Watched(steps[:begun], looked, asked, steps[rounds - 1 :], finding)
+
+
+def drive(search: Search[T], engine: Engine, case: Case) -> tuple[list[Step], T]:
+    """Ask a search's questions one wave after the other; every step, and what it returned."""
+    steps: list[Step] = []
+    asked: set[bytes] = set()
+    best = np.ones(case.grid, bool)
     wave = next(search)
     while True:
-        calls += len(wave)
-        answers = replace(engine.ask_afresh(case, wave), spent=calls)
-        for visible in wave[answers.holds]:
-            best = visible if visible.sum() < best.sum() else best
-        yield Step(wave, answers, best, calls)
+        asked.update(visible.tobytes() for visible in wave)
+        answers = replace(engine.ask_afresh(case, wave), spent=len(asked))
+        best = min([best, *wave[answers.holds]], key=np.sum)
+        steps.append(Step(wave, answers, best, len(asked)))
         try:
             wave = search.send(answers)
         except StopIteration as end:
-            yield Step(wave, answers, end.value.sets[0], calls, end.value)
-            return
+            return steps, end.value
 
 
 def draw_hero(scene: Scene, explanation: Explanation) -> Figure:
@@ -118,44 +146,68 @@ def draw_hero(scene: Scene, explanation: Explanation) -> Figure:
     return figure
 
 
-def draw_steps(scene: Scene, explanation: Explanation, steps: list[Step]) -> Figure:
-    """Above the questions of the first round, below the smallest sufficient set as the search went on."""
-    first, shown = steps[1], choose(steps)
-    columns = len(first.wave)
-    figure = new_figure(12.4, 4.5)
-    grid = figure.add_gridspec(2, columns * len(shown), height_ratios=(1.0, 1.2))
-    for i, visible in enumerate(first.wave):
-        axes = figure.add_subplot(grid[0, i * len(shown) : (i + 1) * len(shown)])
-        kept, confidence = bool(first.answers.holds[i]), float(first.answers.confidence[i])
-        painted = paint_mutant(as_sheet(scene, explanation, visible), on(explanation, visible))
-        said = f"{'kept' if kept else 'lost'}, confidence {say_confidence(confidence)}"
-        put(axes, painted, "", said, size=7.5)
-        frame(axes, KEPT if kept else LOST)
-    for i, (word, step) in enumerate(shown.items()):
-        axes = figure.add_subplot(grid[1, i * columns : (i + 1) * columns])
-        said = f"{say_count(step.calls, 'question')}, {say_share(float(step.best.mean()))} left"
-        put(axes, paint_explanation(as_sheet(scene, explanation, step.best)), word, said, size=8)
+def draw_survey(scene: Scene, explanation: Explanation, watched: Watched) -> Figure:
+    """Above patches, some random halves of them and what each is worth; below the bisection to the best that hold."""
+    first, looked = watched.survey[0], watched.looked
+    figure = new_figure(12.4, 6.0)
+    columns = max(len(watched.bisection), 5)
+    axes = figure.subplots(2, columns)
+    for one in axes.flat:
+        one.set_axis_off()
+    put(axes[0, 0], paint_borders(scene, on(explanation, looked.patch)), "patches", f"{len(looked.worth)} of them", size=8)
+    for i in range(columns - 2):
+        put_mutant(axes[0, i + 1], scene, explanation, first, i)
+    said = f"{columns - 2} of {watched.survey[-1].calls} random halves of them"
+    axes[0, 1].set_title(said, loc="left", fontsize=9.5, color=INK, pad=6)
+    worth = on(explanation, np.clip(looked.worth, 0, None)[looked.patch])  # what speaks against the label is 0
+    sheet = replace(as_sheet(scene, explanation, np.zeros(looked.patch.shape, bool)), level=as_level(worth))
+    put(axes[0, -1], paint_map(sheet), "what each is worth", "by a linear model of all answers", size=8)
+    counts = [len(np.unique(looked.patch[step.wave[0]])) for step in watched.bisection]
+    for one, step, count in zip(axes[1], watched.bisection, counts, strict=False):
+        put_mutant(one, scene, explanation, step, 0)
+        one.set_title(f"the best {count}", loc="left", fontsize=9.5, color=INK, pad=6)
     return figure
 
 
-def choose(steps: list[Step]) -> dict[str, Step]:
-    """A few telling moments, by name."""
-    parts = Causal().parts
-    rounds = [i for i, step in enumerate(steps) if len(step.wave) == parts]
-    second = [i for i, step in enumerate(steps) if len(step.wave) == 1 and step.wave.all()][1]
-    ended, own = second, steps[0].best
-    while own.mean() > Causal().coarse or len(steps[ended + 1].wave) < parts:  # a round's unions belong to it
-        ended += 1
-        own = min([own, *steps[ended].wave[steps[ended].answers.holds]], key=np.sum)
-    between = float(np.sqrt(steps[ended].best.mean() * steps[-1].best.mean()))
+def draw_steps(scene: Scene, explanation: Explanation, watched: Watched) -> Figure:
+    """Above the questions of the first round, below the smallest sufficient set as the search went on, and the map."""
+    first, shown = watched.descent[1], choose(watched)
+    columns, panels = len(first.wave), len(shown) + 1
+    figure = new_figure(12.4, 4.9)
+    grid = figure.add_gridspec(2, columns * panels, height_ratios=(1.0, 1.45))
+    for i in range(columns):
+        put_mutant(figure.add_subplot(grid[0, i * panels : (i + 1) * panels]), scene, explanation, first, i)
+    lower = [figure.add_subplot(grid[1, i * columns : (i + 1) * columns]) for i in range(panels)]
+    for axes, (word, step) in zip(lower, shown.items(), strict=False):
+        said = f"{say_count(step.calls, 'question')}, {say_share(float(step.best.mean()))} left"
+        put(axes, paint_explanation(as_sheet(scene, explanation, step.best)), word, said, size=8)
+    level = on(explanation, as_level(watched.finding.saliency))
+    sheet = replace(as_sheet(scene, explanation, watched.finding.sets[0]), level=level)
+    put(lower[-1], paint_map(sheet), "the map", "of this one search", size=8)
+    return figure
+
+
+def choose(watched: Watched) -> dict[str, Step]:
+    """A few telling moments of the descent, by name."""
+    steps = watched.descent
+    rounds = [i for i, step in enumerate(steps) if len(step.wave) == Causal().parts]
+    begin, after, end = steps[0], steps[rounds[1] - 1], steps[-1]
+    between = float(np.sqrt(after.best.mean() * end.best.mean()))
+    patches = len(np.unique(watched.looked.patch[begin.wave[0]]))
     return {
-        "everything": steps[0],
-        "after a round": steps[rounds[1] - 1],
-        "the first chain": steps[second - 1],
-        "the second": replace(steps[ended], best=own),
-        "the better goes on": min(steps[ended + 1 :], key=lambda step: abs(np.log(step.best.mean() / between))),
-        "settled": steps[-1],
+        f"the best {patches} patches": begin,
+        "after a round": after,
+        "smaller parts": min(steps[rounds[1] :], key=lambda step: abs(np.log(step.best.mean() / between))),
+        "settled": replace(end, best=watched.finding.sets[0]),
     }
+
+
+def paint_borders(scene: Scene, patch: np.ndarray) -> Painted:
+    """The picture with a line where patches meet."""
+    border = np.zeros(patch.shape, bool)
+    border[1:] |= patch[1:] != patch[:-1]
+    border[:, 1:] |= patch[:, 1:] != patch[:, :-1]
+    return np.where(grow(border, 1)[..., None], np.uint8(255), scene.picture)
 
 
 def as_sheet(scene: Scene, explanation: Explanation, visible: Visible) -> Sheet:
@@ -176,6 +228,15 @@ def put(axes: Axes, painted: Painted, title: str, said: str, *, size: float = 10
     if title:
         axes.set_title(title, loc="left", fontsize=size + 1.5, color=INK, pad=6)
     axes.text(0, -0.03, said, transform=axes.transAxes, va="top", fontsize=size - 0.5, color=SOFT)
+
+
+def put_mutant(axes: Axes, scene: Scene, explanation: Explanation, step: Step, i: int) -> None:
+    """One question of a wave: what was shown, whether the target was kept, framed accordingly."""
+    visible, kept = step.wave[i], bool(step.answers.holds[i])
+    painted = paint_mutant(as_sheet(scene, explanation, visible), on(explanation, visible))
+    said = f"{'kept' if kept else 'lost'}, confidence {say_confidence(float(step.answers.confidence[i]))}"
+    put(axes, painted, "", said, size=7.5)
+    frame(axes, KEPT if kept else LOST)
 
 
 def frame(axes: Axes, colour: str) -> None:
