@@ -1,7 +1,8 @@
 """docs/results.md from the tables kept beside this file.
 
     python benchmarks/results_tables.py                       write docs/results.md again
-    python benchmarks/results_tables.py --add RUN NAME        keep a finished run of `becausal bench` as results/bench-NAME.*
+    python benchmarks/results_tables.py --add RUN NAME        keep a finished run of `becausal bench`; where NAME is
+                                                              kept already, RUN's methods come to it or replace theirs
     python benchmarks/results_tables.py --check               fail where docs/results.md is not what the tables give
 
 A kept run is `bench-NAME.csv`, the rows as the bench wrote them, and `bench-NAME.json`, the settings and what was left out;
@@ -10,9 +11,9 @@ counted again here from the rows; the words around them are in results_words.tom
 """
 
 import argparse
+import csv
 import json
 import re
-import shutil
 import sys
 import tomllib
 from pathlib import Path
@@ -22,6 +23,7 @@ from becausal.bench import BENCHES, load_bench
 from becausal.bench.findings import Findings, Table, answered
 from becausal.bench.runs import read_table
 from becausal.bench.wording import best_rows, say_cell, say_command
+from becausal.explainers import METHODS
 
 HERE = Path(__file__).parent
 KEPT = HERE / "results"
@@ -46,8 +48,41 @@ def keep(run: Path, name: str) -> None:
         "failures": summary["failures"],
         "versions": summary["versions"],
     }
-    shutil.copy(run / "results.csv", KEPT / f"bench-{name}.csv")
-    (KEPT / f"bench-{name}.json").write_text(json.dumps(chosen, indent=2) + "\n", encoding="utf-8")
+    table, about = KEPT / f"bench-{name}.csv", KEPT / f"bench-{name}.json"
+    rows = _rows(run / "results.csv")
+    if about.exists():
+        old = json.loads(about.read_text(encoding="utf-8"))
+        rows = [row for row in _rows(table) if row["method"] not in settings["methods"]] + rows
+        chosen = _merged(old, chosen)
+        order = chosen["settings"]["methods"]
+        rows.sort(key=lambda row: order.index(row["method"]))
+    with table.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    about.write_text(json.dumps(chosen, indent=2) + "\n", encoding="utf-8")
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """What is said of two runs of one bench that differ in their methods, and perhaps in the device, alone."""
+
+    def fixed(about: dict[str, Any]) -> dict[str, Any]:
+        free = ("methods", "device", "loading", "becausal", "data", "model_sha256")
+        loading = {k: v for k, v in about["settings"]["loading"].items() if k != "device"}
+        return {k: v for k, v in about["settings"].items() if k not in free} | loading | {"n": about["pictures"]}
+
+    if fixed(old) != fixed(new):
+        raise SystemExit("the run that is kept has other settings")
+    names = [name for name in old["settings"]["methods"] if name not in new["settings"]["methods"]]
+    names = sorted(names + new["settings"]["methods"], key=lambda name: list(METHODS).index(name.split(":")[0]))
+    settings = old["settings"] | {"methods": names}
+    kept = {name: why for name, why in old["failures"].items() if name not in new["settings"]["methods"]}
+    return old | {"settings": settings, "command": say_command(settings), "failures": kept | new["failures"]}
 
 
 def _without_folders(value: Any) -> Any:
