@@ -227,7 +227,7 @@ def test_saved_and_loaded_it_is_the_same(tmp_path):
     origin = record["origin"]
     assert len(origin["image_sha256"]) == len(origin["model_sha256"]) == 64
     assert origin["seed"] == 3
-    assert origin["options"]["chains"] >= 1
+    assert origin["options"]["parts"] >= 1
     assert {"numpy", "onnxruntime", "pillow", "python"} <= set(origin["versions"])
     assert "<html" in (folder / "report.html").read_text()
     assert explanation.save(folder) == folder  # over itself

@@ -42,7 +42,7 @@ class Causal:
     survey: how many random sets of patches are asked first, at most a fifth of the budget; 0 begins with the whole view.
     patches: about how many patches the view is cut into for it.
     prior: how many trials of a cell the survey's word on it counts for.
-    chains: how many coarse descents are made; the most promising goes on.
+    chains: how many coarse descents are made; the most promising goes on. None: one after a survey, two without.
     coarse: the share of the view at which they are compared.
     parts: how many parts are drawn in a round.
     share: how much of what is shown a part has at first.
@@ -61,7 +61,7 @@ class Causal:
     survey: int = 64
     patches: int = 40
     prior: float = 1.0
-    chains: int = 1
+    chains: int | None = None
     coarse: float = 0.1
     parts: int = 8
     share: float = 0.3
@@ -83,7 +83,7 @@ class Causal:
     def __post_init__(self) -> None:
         if self.grain is not None and self.grain < 1:
             raise OptionError(f"grain must be at least 1 pixel, not {self.grain}")
-        if min(self.chains, self.parts, self.several, self.runs or 1) < 1:
+        if min(1 if self.chains is None else self.chains, self.parts, self.several, self.runs or 1) < 1:
             raise OptionError("chains, parts, runs and several must be at least 1")
         if self.survey < 0 or self.patches < 2 or not self.prior > 0.0:
             raise OptionError("survey must be 0 or more, patches at least 2, prior above 0")
@@ -151,7 +151,8 @@ class Causal:
         """Chains to a coarse size, the best of them to the end, then cell by cell."""
         if looked is not None:
             lattice, start = yield from course.follow(self._enclose(lattice, start, looked))
-        chains = [Chain(self, lattice, start, looked, own, seen) for own in rng.spawn(self.chains)]
+        count = self.chains or (2 if looked is None else 1)
+        chains = [Chain(self, lattice, start, looked, own, seen) for own in rng.spawn(count)]
         for chain in chains:
             yield from course.follow(chain.shrink(self.share, stop_at=self.coarse))
         best = min(chains, key=Chain.promise)
