@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import becausal
 from becausal.causal.lattice import Harm, Lattice, smooth
-from becausal.causal.search import Causal
+from becausal.causal.search import Causal, Seen
 from becausal.causal.survey import Survey, survey
 from becausal.contracts import Answers, Problem
 from becausal.errors import OptionError
@@ -167,6 +167,15 @@ def test_the_search_stays_with_the_patches_that_matter(seed):
     assert found.grain == 2
     inside = found.saliency[:10, 20:].mean()
     assert inside > 3 * found.saliency[20:].mean()
+
+
+def test_a_survey_that_speaks_against_everything_leaves_the_index():
+    lattice = Lattice((8, 8), 2)
+    seen = Seen(lattice)
+    seen.index[0, 0] = 1.0
+    found = seen.map(Survey(np.zeros((8, 8), np.intp), np.array([-3.0])))
+    assert found.max() == found[0, 0] > 1
+    assert found[-1, -1] == pytest.approx(found.min())
 
 
 def test_every_further_explanation_stays_in_what_the_others_leave():

@@ -225,8 +225,9 @@ class Seen:
 
 
 def _scaled(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The values, the highest 1."""
-    return values / max(float(values.max()), 1e-300)
+    """The values, the highest 1; all 0 where none is above it."""
+    most = float(values.max())
+    return values / most if most > 0 else np.zeros_like(values)
 
 
 class Chain:
