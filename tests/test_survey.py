@@ -127,7 +127,7 @@ def test_smoothing_is_the_mean_over_a_box(shape):
 def test_what_was_expected_counts_as_trials_that_do_not_fade():
     harm = Harm((2,), np.array([1.0, 3.0]), 2.0)
     assert harm.estimate().tolist() == [1.0, 3.0]
-    harm.learn(np.array([True, False]), 7.0)
+    harm.learn(np.array([[True, False]]), np.array([7.0]))
     assert harm.estimate().tolist() == [3.0, 3.0]  # (7 + 2 * 1) / (1 + 2)
     for _ in range(200):
         harm.fade(0.5)

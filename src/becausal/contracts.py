@@ -71,7 +71,7 @@ class Wave(np.ndarray[Any, np.dtype[np.bool_]]):
     says neither.
     """
 
-    ahead: Callable[[int], Sequence[Visible]] | None
+    ahead: Callable[[int], Visible | Sequence[Visible]] | None
     afresh: bool
 
     def __array_finalize__(self, made_from: Any) -> None:
@@ -79,7 +79,7 @@ class Wave(np.ndarray[Any, np.dtype[np.bool_]]):
         self.afresh = False
 
 
-def say(visible: Visible, *, ahead: Callable[[int], Sequence[Visible]] | None = None, afresh: bool = False) -> Wave:
+def say(visible: Visible, *, ahead: Callable[[int], Visible | Sequence[Visible]] | None = None, afresh: bool = False) -> Wave:
     """The questions, with a word to the engine."""
     wave = visible.view(Wave)
     wave.ahead = ahead

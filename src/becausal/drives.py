@@ -100,7 +100,7 @@ class Drive(Generic[T]):
     keys: list[bytes] = field(default_factory=list)
     todo: deque[int] = field(default_factory=deque)  # rows of the wave that are still to be sent
     missing: int = 0  # questions of the wave without an answer: those still to be sent, and those under way
-    ahead: Callable[[int], Sequence[Visible]] | None = None  # what the search says it may ask next
+    ahead: Callable[[int], Visible | Sequence[Visible]] | None = None  # what the search says it may ask next
     begun: float = field(default_factory=time.perf_counter)
 
     @property
@@ -168,10 +168,9 @@ class Drive(Generic[T]):
         """Questions the search may ask next, as it says itself, whose answers are not known; at most `count` of them."""
         if self.ahead is None or count < 1:
             return None
-        sets = list(self.ahead(count))[:count]
-        if not sets:
+        visible = np.asarray(self.ahead(count), bool)[:count]
+        if not len(visible):
             return None
-        visible = np.stack(sets)
         packed = pack(visible)
         keys = hash_rows(packed)
         seen = {*self.keys}

@@ -1,5 +1,6 @@
 """From a sufficient set to one from which no cell of a stated grain can be removed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
@@ -12,7 +13,8 @@ from becausal.regions import cells
 
 COARSEST = 8  # cells along the longest side on the first scale
 GROUP = 16  # the most cells that are tried together
-ROW = 8  # removals asked at a time once most of them fail
+LEAST, MOST = 8, 32  # removals that are asked at a time: twice as many after each row in which none can go
+TOGETHER = (2, 3, 4, 6, 8, 12, 16, 24, 32)  # of those that can go alone, the best so many are then asked together
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Settled:
 
 
 class _Queue:
-    """Which cells to try next: those thought removable, then those never tried, then the others, oldest first.
+    """Which cells to try next: those thought removable, then those never tried, then those that did least harm.
 
     Every success makes the failures before it stale: a set is minimal once each of its cells has failed since the last.
     """
@@ -91,8 +93,8 @@ class _Queue:
         never = np.isnan(self.harm[doubt])
         easy = ~never & (self.harm[doubt] <= margin)
         rank = np.where(easy, 0, np.where(never, 1, 2))
-        within = np.where(easy, self.harm[doubt], np.where(never, self.importance[doubt], self.tried[doubt]))
-        return doubt[np.lexsort((within, rank))]
+        within = np.where(never, self.importance[doubt], self.harm[doubt])
+        return doubt[np.lexsort((self.tried[doubt], within, rank))]
 
     def drop(self, gone: NDArray[np.intp]) -> None:
         self.alive[gone] = False
@@ -115,78 +117,85 @@ def settle(
     number. margin: of the set as it is, where known. Told to stop, it returns the set as it is.
     """
     queue = _Queue(present(visible, cell), importance)
-    queue.success = 0
     less = _Less(cell)
-    current, group, failures = visible, 2, 0
+    current, group, row = visible, 2, LEAST
     try:
         while len(order := queue.order(margin)):
-            if failures >= ROW:
-                row = order[:ROW]
-                trials = np.stack([less(current, row[i : i + 1]) for i in range(len(row))])
-                answers = yield say(trials, ahead=partial(_next_singles, less, current, order[ROW:]))
-                _learn(queue, row, answers, margin)
-                if not answers.holds.any():
-                    continue
-                best = int(np.argmax(np.where(answers.holds, answers.margin, -inf)))
-                current, margin = trials[best], float(answers.margin[best])
-                queue.drop(row[best : best + 1])
-                group, failures = min(2, int(answers.holds.sum())), 0
+            if group > 1 and len(order) > 1:
+                together = order[:group]
+                trials = less(current, [together])
+                answers = yield say(trials, ahead=partial(_next_groups, less, current, order, group))
+                if answers.holds[0]:
+                    current, margin = trials[0], float(answers.margin[0])
+                    queue.drop(together)
+                group = min(2 * group, GROUP) if answers.holds[0] else len(together) // 2
                 continue
-            together = order[:group]
-            trial = less(current, together)
-            answers = yield say(trial[None], ahead=partial(_next_groups, less, current, order, group))
-            if answers.holds[0]:
-                current, margin = trial, float(answers.margin[0])
-                queue.drop(together)
-                group, failures = min(2 * group, GROUP), 0
-            elif len(together) > 1:
-                group = len(together) // 2
-            else:
-                _learn(queue, together, answers, margin)
-                failures += 1
+            tried = order[:row]
+            trials = less(current, _singles(tried))
+            answers = yield say(trials, ahead=partial(_next_singles, less, current, order[row:]))
+            _learn(queue, tried, answers, margin)
+            if not answers.holds.any():
+                row = min(2 * row, MOST)
+                continue
+            able = np.flatnonzero(answers.holds)
+            able = able[np.argsort(-answers.margin[able], kind="stable")]
+            count, current, margin = 1, trials[able[0]], float(answers.margin[able[0]])
+            counts = [count for count in TOGETHER if count <= len(able)]
+            if counts:
+                unions = less(current, [tried[able[1:most]] for most in counts])
+                answers = yield unions
+                if answers.holds.any():
+                    last = int(np.flatnonzero(answers.holds)[-1])
+                    count, current, margin = counts[last], unions[last], float(answers.margin[last])
+            queue.drop(tried[able[:count]])
+            group, row = count if count == len(tried) else 1, LEAST
     except Stop:
         return Settled(current, False, queue.harm)
     return Settled(current, True, queue.harm)
 
 
 class _Less:
-    """Takes cells out of sets of pixels; cell: (*grid,) the number of each pixel's cell."""
+    """Takes cells out of a set of pixels; cell: (*grid,) the number of each pixel's cell."""
 
     def __init__(self, cell: NDArray[np.intp]) -> None:
         flat = cell.reshape(-1)
         self._pixels = np.argsort(flat, kind="stable")  # cell by cell
-        self._starts = np.searchsorted(flat[self._pixels], np.arange(int(flat.max()) + 2))
+        self._starts = np.searchsorted(flat[self._pixels], np.arange(int(flat.max()) + 2)).tolist()
 
-    def __call__(self, visible: Visible, gone: NDArray[np.intp]) -> Visible:
-        """A copy of the set, (*grid,), without these cells."""
-        out = visible.copy()
-        flat = out.reshape(-1)
-        for number in gone.tolist():
-            flat[self._pixels[self._starts[number] : self._starts[number + 1]]] = False
+    def __call__(self, visible: Visible, groups: Sequence[NDArray[np.intp]]) -> Visible:
+        """The set, (*grid,), without each of these groups of cells, (groups, *grid)."""
+        out = np.repeat(visible[None], len(groups), axis=0)
+        for row, gone in zip(out.reshape(len(groups), visible.size), groups, strict=True):
+            for number in gone.tolist():
+                row[self._pixels[self._starts[number] : self._starts[number + 1]]] = False
         return out
 
 
-def _next_singles(less: _Less, current: Visible, order: NDArray[np.intp], count: int) -> list[Visible]:
+def _singles(numbers: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+    return [numbers[i : i + 1] for i in range(len(numbers))]
+
+
+def _next_singles(less: _Less, current: Visible, order: NDArray[np.intp], count: int) -> Visible:
     """What is asked next if every removal fails: the next cells, one by one."""
-    return [less(current, order[i : i + 1]) for i in range(min(count, len(order)))]
+    return less(current, _singles(order[:count]))
 
 
-def _next_groups(less: _Less, current: Visible, order: NDArray[np.intp], group: int, count: int) -> list[Visible]:
+def _next_groups(less: _Less, current: Visible, order: NDArray[np.intp], group: int, count: int) -> Visible:
     """What is asked next: if the first cells together can go, as far as the order stays; if not, fewer, then single ones.
 
     A third of the guesses is on success.
     """
-    guesses: list[Visible] = []
+    groups: list[NDArray[np.intp]] = []
     size, gone = group, group
-    while len(guesses) < count // 3 and gone < len(order):
+    while len(groups) < count // 3 and gone < len(order):
         size = min(2 * size, GROUP)
-        guesses.append(less(current, order[: gone + size]))
+        groups.append(order[: gone + size])
         gone += size
     group //= 2
-    while group >= 1:
-        guesses.append(less(current, order[:group]))
+    while group > 1:
+        groups.append(order[:group])
         group //= 2
-    return guesses + _next_singles(less, current, order[1:], count - len(guesses))
+    return less(current, (groups + _singles(order[:count]))[:count])
 
 
 def _learn(queue: _Queue, tried: NDArray[np.intp], answers: Answers, margin: float) -> None:

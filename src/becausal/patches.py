@@ -5,6 +5,7 @@ and centres are whole numbers, so that distances are exact and every machine fin
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from becausal.contracts import Grid, Pixels
 
 ROUNDS = 6
-SAMPLE = 12_000  # pixels that the centres are found from, about; all are then given to the nearest
+SAMPLE = 3_000  # pixels that the centres are found from, about; all are then given to the nearest
 UNIT = 128  # steps to a patch's width
 BLOCK = 1 << 16  # distances held at a time: few enough to stay in the cache
 CRUMB = 1 / 8  # of a patch's pixels: what is smaller and lies apart is no superpixel
@@ -32,10 +33,9 @@ def clusters(view: Pixels, count: int, *, compactness: float = 0.2) -> NDArray[n
     """
     grid = view.shape[:-1]
     width = _width(grid, count)
-    features = np.concatenate([_positions(grid) / width, _colours(view) / compactness], axis=1)
-    features = np.rint(features * UNIT)
+    features = np.concatenate([*_positions(grid, UNIT / width), *_colours(view, UNIT / compactness)]).T
     most = 2 * features.shape[1] * max(1.0, float(features.max())) ** 2
-    features = features.astype(np.float32 if most < 2**24 else np.float64)  # both exact: no product is rounded
+    features = features.astype(np.float32 if most < 2**24 else np.float64, order="C")  # both exact: no product is rounded
     stride = max(1, int((len(features) / SAMPLE) ** (1 / len(grid))))
     chosen = np.arange(len(features)).reshape(grid)[(slice(None, None, stride),) * len(grid)].ravel()
     sample, patch = features[chosen], _lattice(grid, width)[chosen]
@@ -70,18 +70,24 @@ def _width(grid: Grid, count: int) -> float:
     return max(1.0, float((np.prod(grid) / count) ** (1 / len(grid))))
 
 
-def _positions(grid: Grid) -> NDArray[np.float64]:
-    """The pixels' indices, (n, axes)."""
-    return np.indices(grid).reshape(len(grid), -1).T.astype(np.float64)
+def _positions(grid: Grid, unit: float) -> Iterator[NDArray[np.float64]]:
+    """The pixels' indices times `unit`, to the whole number, one row (1, n) for each axis."""
+    for axis, side in enumerate(grid):
+        shape = [1] * len(grid)
+        shape[axis] = side
+        yield np.broadcast_to(np.rint(np.arange(side) * unit).reshape(shape), grid).reshape(1, -1)
 
 
-def _colours(view: Pixels) -> NDArray[np.float64]:
-    """The pixels' colours, (n, channels), each range 0..1."""
-    flat = view.reshape(-1, view.shape[-1]).astype(np.float64)
+def _colours(view: Pixels, unit: float) -> Iterator[NDArray[np.float64]]:
+    """The pixels' colours, whose range is 0..1, times `unit`, to the whole number, one row (1, n) for each channel."""
+    flat = view.reshape(-1, view.shape[-1])
     if view.dtype == np.uint8:
-        return np.asarray(flat / 255, np.float64)
-    low, high = flat.min(), flat.max()
-    return np.asarray((flat - low) / max(high - low, 1e-12), np.float64)
+        table = np.rint(np.arange(256) / 255 * unit)
+        yield from (table[flat[:, channel]][None] for channel in range(flat.shape[1]))
+        return
+    values = flat.astype(np.float64)
+    low, high = values.min(), values.max()
+    yield from (np.rint((column - low) / max(high - low, 1e-12) * unit)[None] for column in values.T)
 
 
 def _lattice(grid: Grid, width: float) -> NDArray[np.intp]:
@@ -110,7 +116,7 @@ def _nearest(features: NDArray[np.floating], centres: NDArray[np.floating]) -> N
     return np.concatenate(parts)
 
 
-def _neighbours(values: NDArray[np.intp]) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+def _neighbours(values: NDArray[Any]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
     """Views of all pixels that have a next one along an axis, and of the next ones, axis by axis."""
     for axis in range(values.ndim):
         along = np.moveaxis(values, axis, 0)
@@ -125,11 +131,13 @@ def _pieces(patch: NDArray[np.intp]) -> NDArray[np.intp]:
     begins = np.ones(patch.shape, bool)
     begins[..., 1:] = patch[..., 1:] != patch[..., :-1]
     run = np.cumsum(begins).reshape(patch.shape) - 1
-    touching = [
-        np.stack([a[p == q], b[p == q]])
-        for (a, b), (p, q) in zip(list(_neighbours(run))[:-1], list(_neighbours(patch))[:-1], strict=True)
-    ]
-    first, second = np.concatenate([np.zeros((2, 0), np.intp), *touching], axis=1)
+    pairs = [np.zeros((2, 0), np.intp)]
+    for (a, b), (p, q), (new_a, new_b) in list(
+        zip(_neighbours(run), _neighbours(patch), _neighbours(begins), strict=True)
+    )[:-1]:
+        touching = (p == q) & (new_a | new_b)  # where two runs begin to touch
+        pairs.append(np.stack([a[touching], b[touching]]))
+    first, second = np.concatenate(pairs, axis=1)
     piece = np.arange(int(run.max()) + 1)
     while True:
         before = piece.copy()

@@ -17,7 +17,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.causal.lattice import Cells, Harm, Lattice, Proposer, smooth, unite
+from becausal.causal.lattice import Cells, Harm, Lattice, smooth
+from becausal.causal.parts import Proposer, sizes_of
 from becausal.causal.survey import Survey, survey
 from becausal.contracts import Answers, Finding, Needs, Problem, Saliency, Search, Stop, Visible
 from becausal.errors import OptionError
@@ -205,12 +206,12 @@ class Seen:
         self.lattice = lattice
         self.index = np.zeros(lattice.shape)
 
-    def note(self, sets: list[Cells], answers: Answers) -> None:
-        """Learn from the answers to these sets of cells."""
-        for i in np.flatnonzero(answers.holds):
-            confidence = float(answers.confidence[i])
-            worth = (1.0 if np.isnan(confidence) else confidence) / max(1, int(np.count_nonzero(sets[i])))
-            np.add(self.index, worth, out=self.index, where=sets[i])
+    def note(self, sets: Cells, answers: Answers) -> None:
+        """Learn from the answers to these sets of cells, (n, *lattice)."""
+        winning = sets[answers.holds].reshape(-1, self.index.size).astype(np.float64)
+        confidence = answers.confidence[answers.holds]
+        worth = np.where(np.isnan(confidence), 1.0, confidence) / np.maximum(winning.sum(axis=1), 1)
+        self.index += (worth @ winning).reshape(self.index.shape)
 
     def map(self, looked: Survey | None) -> Saliency:
         """The index, the most 1; after a survey smoothed, and what the survey thinks of each pixel added to it likewise.
@@ -270,53 +271,48 @@ class Chain:
         """Draw parts, ask each and the best together, go on from the best trade; the share that went, 0 if none."""
         options = self.options
         proposer = Proposer(self.shown, self.harm.estimate(), self.rng, options.trust)
-        drawn = [proposer.draw(options.kinds[i % len(options.kinds)], share) for i in range(options.parts)]
-        parts = [part for part in drawn if part is not None]
-        if not parts:
+        parts = proposer.draw([options.kinds[i % len(options.kinds)] for i in range(options.parts)], share)
+        if not len(parts):
             return 0.0
         answers = yield from self._ask_without(parts)
         trades = self._trades(parts, answers)
         order = [i for i in np.argsort(-trades, kind="stable") if answers.holds[i]]
         if not order:
             return 0.0
-        choices = [(trades[i], answers.margin[i], parts[i]) for i in order]
-        unions = self._unions([parts[i] for i in order])
-        if unions:
+        trade, margin, part = trades[order[0]], answers.margin[order[0]], parts[order[0]]
+        unions = self._unions(parts[order])
+        if len(unions):
             more = yield from self._ask_without(unions)
-            found = self._trades(unions, more)
-            choices += [(found[i], more.margin[i], unions[i]) for i in np.flatnonzero(more.holds)]
-        _, margin, part = max(choices, key=lambda choice: choice[0])
+            found = np.where(more.holds, self._trades(unions, more), -np.inf)
+            best = int(np.argmax(found))
+            if found[best] > trade:
+                margin, part = more.margin[best], unions[best]
         gone = float(np.count_nonzero(part) / np.count_nonzero(self.shown))
         self.shown = self.shown & ~part
         self.margin = float(margin)
         self.harm.fade(options.memory)
         return gone
 
-    def _ask_without(self, parts: list[Cells]) -> Search[Answers]:
-        """Ask what is left without each part, and learn what its loss costs."""
-        left = [self.shown & ~part for part in parts]
-        answers = yield self.lattice.show(np.stack(left))
+    def _ask_without(self, parts: Cells) -> Search[Answers]:
+        """Ask what is left without each part, (n, *lattice), and learn what its loss costs."""
+        left = self.shown & ~parts
+        answers = yield self.lattice.show(left)
         self.seen.note(left, answers)
-        for part, margin in zip(parts, answers.margin, strict=True):
-            self.harm.learn(part, self.margin - float(margin))
+        self.harm.learn(parts, self.margin - answers.margin)
         return answers
 
-    def _trades(self, parts: list[Cells], answers: Answers) -> NDArray[np.float64]:
+    def _trades(self, parts: Cells, answers: Answers) -> NDArray[np.float64]:
         """How good each choice is: the margin it leaves, and the size it saves at the going rate."""
         count = np.count_nonzero(self.shown)
-        saved = np.log([count / (count - np.count_nonzero(part)) for part in parts])
+        saved = np.log(count / (count - sizes_of(parts)))
         return np.round(answers.margin + self.options.rate * saved, 6)  # so that noise in the last digits decides nothing
 
-    def _unions(self, ordered: list[Cells]) -> list[Cells]:
-        """The best two, three, ... parts together, those that differ and leave something."""
-        unions: list[Cells] = []
-        sizes: set[int] = set()
+    def _unions(self, ordered: Cells) -> Cells:
+        """The best two, three, ... parts together, those that differ and leave something, (n, *lattice)."""
+        together = np.logical_or.accumulate(ordered)
+        sizes = sizes_of(together)
+        unions: dict[int, Cells] = {}
         for count in self.options.unions:
-            if count > len(ordered):
-                break
-            union = unite(ordered[:count])
-            size = int(np.count_nonzero(union))
-            if size < np.count_nonzero(self.shown) and size not in sizes and size > np.count_nonzero(ordered[0]):
-                unions.append(union)
-                sizes.add(size)
-        return unions
+            if count <= len(ordered) and sizes[0] < sizes[count - 1] < np.count_nonzero(self.shown):
+                unions.setdefault(int(sizes[count - 1]), together[count - 1])
+        return np.stack(list(unions.values())) if unions else together[:0]

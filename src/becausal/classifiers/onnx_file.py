@@ -56,7 +56,7 @@ def load(target: str, settings: Settings, *, spec: str | None = None) -> ArrayCl
         entry.grid, resize=settings.resize, crop=settings.crop, interpolation=settings.interpolation
     )
     output, chosen = _pick_output(session, settings)
-    composer = Composer(numbers.apply, layout=entry.layout, dtype=entry.dtype)
+    composer = Composer(numbers.apply, layout=entry.layout, dtype=entry.dtype, remembers=True)
     run = _runner(session, entry.name, output.name)
     fixed, batch_size = _sizes(entry, settings)
     channels = entry.channels if numbers.order != "grey" else 3

@@ -51,7 +51,8 @@ class HostComposer:
     """Batches for a module on the CPU. They share one piece of memory, good until the next one is made."""
 
     def __init__(self, numbers: Normalisation) -> None:
-        self._composer = Composer(numbers.apply, layout="nchw", dtype=np.dtype(np.float32))
+        self._composer = Composer(numbers.apply, layout="nchw", dtype=np.dtype(np.float32), remembers=True)
+        self._last: Tensor = None
 
     def bring(self, pixels: Pixels) -> Tensor:
         """Pixels (n, h, w, channels), normalised, as (n, channels, h, w)."""
@@ -66,7 +67,12 @@ class HostComposer:
         """Mutants, (n, channels, h, w). torch.where would take several times as long on a CPU."""
         import torch
 
-        return torch.from_numpy(self._composer.compose(staged, which, visible))
+        if self._last is not None and self._last._version:  # a module that works on its input in place
+            self._composer.forget()
+        batch = self._composer.compose(staged, which, visible)
+        with torch.inference_mode(False):  # or it would not count what is written to it
+            self._last = torch.from_numpy(batch)
+        return self._last
 
 
 @final
