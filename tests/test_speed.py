@@ -391,7 +391,7 @@ def test_a_search_that_is_broken_off_inside_still_gives_its_smallest_set(width):
 
 def test_a_search_that_is_broken_off_before_it_found_anything_is_an_interrupt():
     with pytest.raises(KeyboardInterrupt):
-        becausal.explain(picture(), Model(needed=150.0), method=Pressing(1, broken_off), fill="black")
+        becausal.explain(picture(), Model(needed=150.0), method=Pressing(1, broken_off_once()), fill="black")
 
 
 @pytest.mark.usefixtures("python_handler")

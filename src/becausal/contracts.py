@@ -63,6 +63,9 @@ class Stop(Exception):
         self.cause = cause
 
 
+Ahead = Callable[[int], Visible | Sequence[Visible]]  # so many sets that may be asked next, likeliest first
+
+
 class Wave(np.ndarray[Any, np.dtype[np.bool_]]):
     """Questions, (n, *grid), with a word to the engine beside them; for all others an array like any other.
 
@@ -71,7 +74,7 @@ class Wave(np.ndarray[Any, np.dtype[np.bool_]]):
     says neither.
     """
 
-    ahead: Callable[[int], Visible | Sequence[Visible]] | None
+    ahead: Ahead | None
     afresh: bool
 
     def __array_finalize__(self, made_from: Any) -> None:
@@ -79,7 +82,7 @@ class Wave(np.ndarray[Any, np.dtype[np.bool_]]):
         self.afresh = False
 
 
-def say(visible: Visible, *, ahead: Callable[[int], Visible | Sequence[Visible]] | None = None, afresh: bool = False) -> Wave:
+def say(visible: Visible, *, ahead: Ahead | None = None, afresh: bool = False) -> Wave:
     """The questions, with a word to the engine."""
     wave = visible.view(Wave)
     wave.ahead = ahead

@@ -15,7 +15,7 @@ from becausal.contracts import Grid, Pixels
 ROUNDS = 6
 SAMPLE = 3_000  # pixels that the centres are found from, about; all are then given to the nearest
 UNIT = 128  # steps to a patch's width
-BLOCK = 1 << 16  # distances held at a time: few enough to stay in the cache
+BLOCK = 1 << 15  # distances held at a time: few enough to stay in the cache, and not to call threads for the product
 CRUMB = 1 / 8  # of a patch's pixels: what is smaller and lies apart is no superpixel
 
 
@@ -132,9 +132,9 @@ def _pieces(patch: NDArray[np.intp]) -> NDArray[np.intp]:
     begins[..., 1:] = patch[..., 1:] != patch[..., :-1]
     run = np.cumsum(begins).reshape(patch.shape) - 1
     pairs = [np.zeros((2, 0), np.intp)]
-    for (a, b), (p, q), (new_a, new_b) in list(
-        zip(_neighbours(run), _neighbours(patch), _neighbours(begins), strict=True)
-    )[:-1]:
+    for (a, b), (p, q), (new_a, new_b) in list(zip(_neighbours(run), _neighbours(patch), _neighbours(begins), strict=True))[
+        :-1
+    ]:
         touching = (p == q) & (new_a | new_b)  # where two runs begin to touch
         pairs.append(np.stack([a[touching], b[touching]]))
     first, second = np.concatenate(pairs, axis=1)

@@ -66,9 +66,8 @@ class Target:
         if scores.shape[1] <= self.top:
             return np.ones(len(scores))
         if self.top == 1:  # the same as below, without its copies
-            before, after = (
-                part.max(axis=1, initial=-np.inf) for part in (scores[:, : self.label_id], scores[:, self.label_id + 1 :])
-            )
+            before = scores[:, : self.label_id].max(axis=1, initial=-np.inf)
+            after = scores[:, self.label_id + 1 :].max(axis=1, initial=-np.inf)
             own = scores[:, self.label_id]
             return _signed(_ratio(mine, np.maximum(before, after).astype(np.float64)), (own > before) & (own >= after))
         others = np.delete(scores, self.label_id, axis=1)
@@ -80,7 +79,7 @@ class Target:
 
 def _ratio(mine: NDArray[np.float64], rival: NDArray[np.float64] | np.float64) -> NDArray[np.float64]:
     """log(mine / rival), finite."""
-    return np.log(np.maximum(mine, FAINT)) - np.log(np.maximum(rival, FAINT))
+    return np.asarray(np.log(np.maximum(mine, FAINT) / np.maximum(rival, FAINT)), np.float64)
 
 
 def _signed(margin: NDArray[np.float64], holds: NDArray[np.bool_]) -> NDArray[np.float64]:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from becausal.explanation import Explanation
 
 MOST = 8  # processes, where nothing is said
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")  # there are enough
 WORTH = 32  # pictures under which they are not worth the beginning
 
 
@@ -57,7 +58,7 @@ class Worker:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # Ctrl-C is for us: they are told
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+                env={**os.environ, **_ONE_THREAD, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
             )
         return Worker(process, Connection(ours.detach()))
 

@@ -11,16 +11,18 @@ What is shown is sufficient at every moment. The map adds up the sufficient sets
 confidence over its size, and what the survey thinks of each pixel.
 """
 
+from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.causal.lattice import Cells, Harm, Lattice, smooth
-from becausal.causal.parts import Proposer, sizes_of
+from becausal.causal.lattice import Cells, Harm, Lattice, add_up, sizes_of, smooth
+from becausal.causal.parts import Proposer
 from becausal.causal.survey import Survey, survey
-from becausal.contracts import Answers, Finding, Needs, Problem, Saliency, Search, Stop, Visible
+from becausal.contracts import Answers, Finding, Needs, Problem, Saliency, Search, Stop, Visible, say
 from becausal.errors import OptionError
 from becausal.minimise import Settled, settle
 from becausal.regions import cells, default_grain
@@ -136,9 +138,23 @@ class Causal:
         low, high = 0, len(looked.worth)
         while high - low > 1:
             middle = (low + high) // 2
-            holds = yield from self._still_holds(room & looked.best(middle))
-            low, high = (low, middle) if holds else (middle, high)
+            next_ones = partial(self._next_halves, room, looked, low, high)
+            answers = yield say((room & looked.best(middle))[None], ahead=next_ones)
+            low, high = (low, middle) if answers.holds[0] else (middle, high)
         return lattice.enclose(room & looked.best(high))
+
+    @staticmethod
+    def _next_halves(room: Visible, looked: Survey, low: int, high: int, count: int) -> list[Visible]:
+        """What a bisection may ask after the middle of low and high, the next questions first."""
+        found: list[Visible] = []
+        ranges = deque([(low, (low + high) // 2), ((low + high) // 2, high)])
+        while ranges and len(found) < count:
+            low, high = ranges.popleft()
+            if high - low > 1:
+                middle = (low + high) // 2
+                found.append(room & looked.best(middle))
+                ranges += [(low, middle), (middle, high)]
+        return found
 
     def _descend(
         self,
@@ -208,10 +224,9 @@ class Seen:
 
     def note(self, sets: Cells, answers: Answers) -> None:
         """Learn from the answers to these sets of cells, (n, *lattice)."""
-        winning = sets[answers.holds].reshape(-1, self.index.size).astype(np.float64)
-        confidence = answers.confidence[answers.holds]
-        worth = np.where(np.isnan(confidence), 1.0, confidence) / np.maximum(winning.sum(axis=1), 1)
-        self.index += (worth @ winning).reshape(self.index.shape)
+        winning, confidence = sets[answers.holds], answers.confidence[answers.holds]
+        worth = np.where(np.isnan(confidence), 1.0, confidence)
+        self.index += add_up(winning, worth / np.maximum(sizes_of(winning), 1))
 
     def map(self, looked: Survey | None) -> Saliency:
         """The index, the most 1; after a survey smoothed, and what the survey thinks of each pixel added to it likewise.
