@@ -213,7 +213,7 @@ def test_a_process_never_uses_a_key_twice():
             self.sent.append(word)
 
     line = Line()
-    task = Task(bundled().info, None, 8, 1, False)
+    task = Task(bundled().info, None, 8, 1, 0, False)
     first = RemoteClassifier(task, line, None).stage(np.zeros(1), np.zeros(1))
     second = RemoteClassifier(task, line, None).stage(np.zeros(1), np.zeros(1))
     assert [word[:2] for word in line.sent] == [("stage", first.key), ("stage", second.key)]

@@ -217,8 +217,8 @@ def explain_many(
 
     width: None for as many as keep the model busy: one on a CPU, where answers then come in the order of the pictures,
     and many on a GPU. workers: processes to search in, beside a model on a GPU that answers faster than one process can
-    ask; None for half the cores where there are many pictures, 0 for none. Answers do not depend on `width` or `workers`.
-    Pictures are taken from the iterable as they are needed, and no more are held than are under way.
+    ask; None for three of four cores where there are many pictures, 0 for none. Answers do not depend on `width` or
+    `workers`. Pictures are taken from the iterable as they are needed, and no more are held than are under way.
 
     A picture that cannot be explained yields a Failure, one that breaks the model on the way its best so far, and the
     others go on. A model that cannot be reached any more ends them all: the best so far of those under way is yielded,

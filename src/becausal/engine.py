@@ -217,11 +217,11 @@ class Engine:
                 return
 
     def _goal(self, run: _Run[T]) -> int:
-        """How many rows a batch should have, so that two of them can be under way by turns."""
+        """How many rows a batch should have, so that as many as may be under way are so by turns."""
         if self._later is None or self._later.depth == 1:
             return self.batch_size
-        waiting = run.rows_ready + run.rows_flying
-        wanted = min(self.batch_size, max(self._later.ahead, waiting // 2, LEAST))
+        waiting, depth = run.rows_ready + run.rows_flying, self._later.depth
+        wanted = min(self.batch_size, max(self._later.ahead, waiting // depth, 2 * LEAST // depth))
         fitting = [size for size in self.classifier.fixed_sizes if size <= wanted]
         return fitting[-1] if fitting else wanted
 
@@ -234,13 +234,15 @@ class Engine:
             self._fail(run, shares, error)
 
     def _load(self, run: _Run[T]) -> list[Share[T]]:
-        """Questions for a batch, from the waves under way; guesses as well where they cost no time."""
+        """Questions for a batch, of the searches begun first, so that none is left to end alone; guesses as well where
+        they cost no time.
+        """
         shares: list[Share[T]] = []
         waiting: deque[Drive[T]] = deque()
-        first = run.ready[0].case.view
+        by_age = sorted(run.ready, key=lambda drive: drive.index)
+        first = by_age[0].case.view
         room = max(self._goal(run), 1)
-        while run.ready:
-            drive = run.ready.popleft()
+        for drive in by_age:
             view = drive.case.view
             count = min(len(drive.todo), room // drive.width)
             if not shares:

@@ -30,12 +30,13 @@ PULSE = 0.1  # seconds between two words on how far a process is
 
 @dataclass(frozen=True)
 class Task:
-    """What a process is to do: explain the pictures it is given, `width` of them side by side."""
+    """What a process is to do: explain the pictures it is given, `width` of them side by side. ahead: the classifier's."""
 
     info: ModelInfo
     request: Any  # becausal.api.Request
     batch_size: int
     width: int
+    ahead: int
     is_watched: bool
 
 
@@ -61,7 +62,7 @@ class RemoteClassifier:
         self.batch_size = task.batch_size
         self.fixed_sizes: tuple[int, ...] = ()  # padding is for those who make the batches
         self.depth = DEPTH
-        self.ahead = 0
+        self.ahead = task.ahead
         self._line = line
         self._heard = heard
         self._replies: dict[int, tuple[Any, float]] = {}

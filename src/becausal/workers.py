@@ -7,13 +7,14 @@ are handed out as they are wanted. Answers do not depend on how many processes t
 import atexit
 import os
 import pickle
+import selectors
 import socket
 import subprocess
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,15 +30,15 @@ if TYPE_CHECKING:
     from becausal.api import Failure, Request, Status
     from becausal.explanation import Explanation
 
-MOST = 8  # processes, where nothing is said
+MOST = 12  # processes, where nothing is said
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")  # there are enough
 WORTH = 32  # pictures under which they are not worth the beginning
 
 
 def natural_count() -> int:
-    """How many processes to search in: half the cores, none where there are but a few, or no way to begin them."""
+    """How many processes to search in: three of four cores, none where there are but a few, or no way to begin them."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(MOST, cores // 2) if cores >= 4 and os.name == "posix" else 0
+    return min(MOST, 3 * cores // 4) if cores >= 4 and os.name == "posix" else 0
 
 
 @dataclass(eq=False)
@@ -141,15 +142,18 @@ class Pool:
         model cannot be reached any more.
         """
         workers = _take(self._count)
-        task = Task(self._classifier.info, self._request, self._batch_size, self._width, progress is not None)
+        told = self._classifier.info, self._request, self._batch_size, self._width, self._classifier.ahead
+        task = Task(*told, progress is not None)
         source = enumerate(images)
         is_whole = False
+        lines = selectors.DefaultSelector()
         try:
             for worker in workers:
                 worker.line.send(task)
-            while any(not worker.is_done for worker in workers):
+                lines.register(worker.line, selectors.EVENT_READ, worker)
+            while lines.get_map():
                 try:
-                    yield from self._turn(workers, source, progress)
+                    yield from self._turn(lines, source, progress)
                 except KeyboardInterrupt:
                     if self._is_stopping:
                         raise
@@ -162,6 +166,7 @@ class Pool:
         except (EOFError, ConnectionError) as error:
             raise AnswerError("a process that searched has ended unexpectedly; workers=0 does without") from error
         finally:
+            lines.close()
             for worker in workers:
                 if is_whole:
                     _idle.append(worker)
@@ -169,18 +174,22 @@ class Pool:
                     worker.end()
 
     def _turn(
-        self, workers: list[Worker], source: Iterator[tuple[int, Any]], progress: "Callable[[Status], None] | None"
+        self,
+        lines: selectors.BaseSelector,
+        source: Iterator[tuple[int, Any]],
+        progress: "Callable[[Status], None] | None",
     ) -> "Iterator[tuple[int, Explanation | Failure]]":
         """Hear the processes, send a batch off if there is enough for one, hand out the answers of the oldest."""
-        lines = {worker.line: worker for worker in workers if not worker.is_done}
         # Questions that did not fit into the last batch are no longer news: nobody may say anything until they are answered.
         pause = 0.0005 if self._flights else 0.0 if self._queue else None
-        for line in wait(list(lines), timeout=pause):
-            worker = lines[line]  # type: ignore[index]
+        for key, _ in lines.select(pause):
+            worker: Worker = key.data
             while not worker.is_done:
                 yield from self._hear(worker, source, progress)
                 if not worker.line.poll():
                     break
+            if worker.is_done:
+                lines.unregister(worker.line)
         if len(self._flights) < self._classifier.depth:
             self._launch()
         while self._flights and self._flights[0].promise.is_ready():
