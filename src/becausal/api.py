@@ -287,7 +287,8 @@ def _explain_here(
 
     def items() -> Iterator[tuple[Case, Search[Trace | Failure]]]:
         index = 0
-        for number, found in _first_looks(images, engine, request, min(width or engine.width, engine.at_once)):
+        at_once = max(1, min((width or engine.width) // 4, engine.at_once))  # the first need not wait for the last
+        for number, found in _first_looks(images, engine, request, at_once):
             if isinstance(found, Failure):
                 failures.append((number, found))
                 continue

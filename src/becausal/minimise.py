@@ -64,12 +64,14 @@ def present(visible: Visible, cell: NDArray[np.intp]) -> NDArray[np.intp]:
 class Settled:
     """A sufficient set; `finished` says that every single removal of a cell was asked of it, and lost the target.
 
-    harm: per cell number, how much margin its removal took when it was last asked; NaN where it never was.
+    harm: per cell number, how much margin its removal took when it was last asked; NaN where it never was. margin: of
+    the set, where it is known, else inf.
     """
 
     visible: Visible
     finished: bool
     harm: NDArray[np.float64]
+    margin: float
 
 
 class _Queue:
@@ -150,8 +152,8 @@ def settle(
             queue.drop(tried[able[:count]])
             group, row = count if count == len(tried) else 1, LEAST
     except Stop:
-        return Settled(current, False, queue.harm)
-    return Settled(current, True, queue.harm)
+        return Settled(current, False, queue.harm, margin)
+    return Settled(current, True, queue.harm, margin)
 
 
 class _Less:

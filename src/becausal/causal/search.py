@@ -191,19 +191,26 @@ class Causal:
 
     def _settle(self, chain: "Chain", course: Course) -> Search[tuple[Settled, int | None]]:
         """Try cells one by one until none can go; where that takes too long, prove it of larger cells instead."""
-        lattice, grid = chain.lattice, chain.lattice.grid
-        expected = chain.harm.estimate().reshape(-1)
-        search = settle(lattice.show(chain.shown), cells(grid, lattice.grain), expected, margin=chain.margin)
+        grid, grain = chain.lattice.grid, chain.lattice.grain
+        cell, expected = cells(grid, grain), chain.harm.estimate().reshape(-1)
+        search = settle(chain.lattice.show(chain.shown), cell, expected, margin=chain.margin)
         limit = None if self.effort is None else chain.began + self.effort
         settled = yield from course.follow(search, limit=limit)
-        grain = lattice.grain
-        visible, harm = settled.visible, settled.harm
         while not settled.finished and 2 * grain <= max(grid):
-            grain *= 2
-            larger = cells(grid, grain)
-            settled = yield from settle(visible, larger, np.zeros(int(larger.max()) + 1))
-            visible = settled.visible
-        return Settled(visible, settled.finished, harm), grain if settled.finished else None
+            grain, finer = 2 * grain, cell
+            cell = cells(grid, grain)
+            expected = _pool(np.where(np.isnan(settled.harm), expected, settled.harm), finer, cell, settled.visible)
+            settled = yield from settle(settled.visible, cell, expected, margin=settled.margin)
+        return settled, grain if settled.finished else None
+
+
+def _pool(
+    harm: NDArray[np.float64], finer: NDArray[np.intp], cell: NDArray[np.intp], visible: Visible
+) -> NDArray[np.float64]:
+    """What is expected of cells, from what is expected of finer ones: each gives its pixels in the set an equal share."""
+    count, finer, cell = int(cell.max()) + 1, finer[visible], cell[visible]
+    share = harm / np.maximum(np.bincount(finer, minlength=len(harm)), 1)
+    return np.bincount(cell, share[finer], minlength=count).astype(np.float64)
 
 
 def spawn(rng: np.random.Generator, count: int) -> list[np.random.Generator]:
