@@ -114,13 +114,19 @@ class DeviceComposer:
         places = torch.from_numpy(places_of(staged, which)).to(self._device)
         pool = staged[0].pool
         out = pool.pairs.new_empty((len(visible), *pool.pairs.shape[2:]))
-        self.compose_there(pool, places, packed, out)
+        self.compose_there(pool.pairs.index_select(0, places), packed, out)
         return out.permute(0, 3, 1, 2)
 
-    def compose_there(self, pool: Pool, places: Tensor | int, packed: Tensor, out: Tensor) -> None:
+    def zeros(self, shape: tuple[int, ...]) -> Tensor:
+        """Room for bytes on the device."""
+        import torch
+
+        return torch.zeros(shape, dtype=torch.uint8, device=self._device)
+
+    def compose_there(self, pairs: Tensor, packed: Tensor, out: Tensor) -> None:
         """Mutants into `out`, (n, h, w, channels), from bits that are on the device already, (n, bytes).
 
-        places: of the pairs in the pool, (n,), or one for all rows.
+        pairs: of each row, (n, 2, h, w, channels), or one for all rows.
         """
         import torch
 
@@ -128,11 +134,7 @@ class DeviceComposer:
             self._places = torch.tensor([128, 64, 32, 16, 8, 4, 2, 1], dtype=torch.uint8, device=packed.device)
         rows, h, w = out.shape[:3]
         bits = (packed.unsqueeze(-1) & self._places).ne(0).reshape(rows, -1)[:, : h * w].reshape(rows, h, w, 1)
-        if isinstance(places, int):
-            pair = pool.pairs[places : places + 1]
-        else:
-            pair = pool.pairs.index_select(0, places)
-        torch.where(bits, pair[:, 0], pair[:, 1], out=out)
+        torch.where(bits, pairs[:, 0], pairs[:, 1], out=out)
 
 
 def places_of(staged: Sequence[StagedTensors], which: NDArray[np.intp]) -> NDArray[np.int64]:

@@ -1,7 +1,8 @@
 """A torch module on a device, asked without waiting: batches of fixed sizes, each recorded once as a CUDA graph.
 
 A graph is replayed by one call, where a network of 150 layers takes as many, each of some microseconds: for small
-batches that is most of their time. What cannot be recorded is run as it is, and so is all on other devices.
+batches that is most of their time. Small batches of one picture have the making of their mutants in the graph as well.
+What cannot be recorded is run as it is, and so is all on other devices.
 """
 
 import threading
@@ -13,7 +14,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.classifiers.torch_compose import DeviceComposer, Pool, StagedTensors, places_of
+from becausal.classifiers.torch_compose import DeviceComposer, StagedTensors, places_of
 from becausal.contracts import Grid
 
 Tensor = Any  # torch.Tensor; torch is imported only when a torch model is loaded
@@ -25,7 +26,10 @@ FREE = 1.3  # a batch that takes no more than this many times as long as the sma
 
 @dataclass
 class _Recorded:
-    """A network for batches of one size: its input, (n, h, w, channels), its scores, and how to run it."""
+    """A network for batches of one size: what it is fed, its scores, and how to run it.
+
+    entry: pictures, (n, h, w, channels), or bits, (n, bytes), that say what is shown of one picture.
+    """
 
     entry: Tensor
     scores: Tensor
@@ -125,7 +129,8 @@ class DeviceRunner:
         self._composer = composer
         self._sizes = list(sizes)
         self._is_cuda = device.startswith("cuda")
-        self._recorded: dict[tuple[int, Grid], _Recorded] = {}
+        self._recorded: dict[tuple[str, int, Grid], _Recorded] = {}
+        self._alone: dict[Grid, tuple[StagedTensors, Tensor]] = {}  # the last that was alone in a batch, and its pair
         self._shelves: dict[tuple[int, Grid], list[_Slot]] = {}
         self._memory: Any = None
         self._lock = threading.RLock()
@@ -140,13 +145,12 @@ class DeviceRunner:
         """Begin with a batch of any size."""
         import torch
 
-        places = places_of(staged, which)
         with self._lock, torch.inference_mode():
             while True:
                 try:
                     step = self.largest
                     starts = range(0, len(packed), step)
-                    parts = [self._begin(staged[0].pool, places[i : i + step], packed[i : i + step], grid) for i in starts]
+                    parts = [self._begin(staged, which[i : i + step], packed[i : i + step], grid) for i in starts]
                     return _Promise(parts, self._read)
                 except torch.cuda.OutOfMemoryError:
                     if len(self._sizes) == 1:
@@ -161,7 +165,7 @@ class DeviceRunner:
         with self._lock, torch.inference_mode():
             for start in range(0, len(pixels), self.largest):
                 part = pixels[start : start + self.largest]
-                recorded = self._record(part[0], self._size(len(part)), tuple(part.shape[1:3]))
+                recorded = self._of_pictures(part[0], self._size(len(part)), tuple(part.shape[1:3]))
                 recorded.entry[: len(part)] = part
                 found.append(recorded.run()[: len(part)].cpu().numpy())
         return self._read(np.concatenate(found))
@@ -188,49 +192,95 @@ class DeviceRunner:
     def _size(self, rows: int) -> int:
         return next(size for size in self._sizes if size >= rows)
 
-    def _begin(self, pool: Pool, places: NDArray[np.int64], packed: NDArray[np.uint8], grid: Grid) -> _Part:
+    def _begin(
+        self, staged: Sequence[StagedTensors], which: NDArray[np.intp], packed: NDArray[np.uint8], grid: Grid
+    ) -> _Part:
         rows = len(packed)
         size = self._size(rows)
-        recorded = self._record(pool.pairs[0, 0], size, grid)
+        is_alone = size <= SMALL and bool((which == which[0]).all())
+        if is_alone:
+            recorded = self._of_bits(staged[which[0]], size, packed.shape[1], grid)
+        else:
+            recorded = self._of_pictures(staged[0].pool.pairs[0, 0], size, grid)
         shelf = self._shelves.setdefault((size, grid), [])
         slot = shelf.pop() if shelf else self._make_slot(size, packed.shape[1], recorded.scores)
         slot.packed.numpy()[:rows] = packed
         slot.watch.begin()
-        bits = slot.packed.to(recorded.entry.device, non_blocking=True)
-        if (places == places[0]).all():
-            where: Tensor | int = int(places[0])
+        if is_alone:
+            recorded.entry.copy_(slot.packed, non_blocking=True)
         else:
-            slot.places.numpy()[:rows] = places
-            slot.places.numpy()[rows:] = places[0]
-            where = slot.places.to(recorded.entry.device, non_blocking=True)
-        self._composer.compose_there(pool, where, bits, recorded.entry)
+            self._compose(staged, which, slot, recorded.entry)
         slot.scores.copy_(recorded.run(), non_blocking=True)
         slot.watch.end()
         return _Part(rows, slot, shelf)
 
-    def _record(self, example: Tensor, size: int, grid: Grid) -> _Recorded:
+    def _compose(self, staged: Sequence[StagedTensors], which: NDArray[np.intp], slot: _Slot, out: Tensor) -> None:
+        """Mutants of several pictures into a network's entry."""
+        pool = staged[0].pool
+        places = places_of(staged, which)
+        slot.places.numpy()[: len(which)] = places
+        slot.places.numpy()[len(which) :] = places[0]
+        where = slot.places.to(out.device, non_blocking=True)
+        bits = slot.packed.to(out.device, non_blocking=True)
+        self._composer.compose_there(pool.pairs.index_select(0, where), bits, out)
+
+    def _of_pictures(self, example: Tensor, size: int, grid: Grid) -> _Recorded:
         """The network for batches of that size; example: a picture, (h, w, channels)."""
+
+        def make() -> tuple[Tensor, Callable[[], Tensor]]:
+            entry = example.new_zeros((size, *example.shape))
+            batch = entry.permute(0, 3, 1, 2)  # a view: memory stays channels last
+            return entry, lambda: self._network(batch)
+
+        return self._record("pictures", size, grid, make)
+
+    def _of_bits(self, staged: StagedTensors, size: int, width: int, grid: Grid) -> _Recorded:
+        """The network for batches of that size, all of the same picture, with the making of the mutants."""
+        pair = staged.pool.pairs[staged.place]
+        if grid not in self._alone:
+            self._alone[grid] = staged, pair.clone()
+        last, there = self._alone[grid]
+        if last is not staged:
+            there.copy_(pair)
+            self._alone[grid] = staged, there
+
+        def make() -> tuple[Tensor, Callable[[], Tensor]]:
+            entry = self._composer.zeros((size, width))
+            pictures = pair.new_zeros((size, *pair.shape[1:]))
+            batch = pictures.permute(0, 3, 1, 2)
+
+            def run() -> Tensor:
+                self._composer.compose_there(there[None], entry, pictures)
+                return self._network(batch)
+
+            return entry, run
+
+        return self._record("bits", size, grid, make)
+
+    def _record(
+        self, kind: str, size: int, grid: Grid, make: Callable[[], tuple[Tensor, Callable[[], Tensor]]]
+    ) -> _Recorded:
+        """What `make` makes, an entry and how to run what it is fed to, recorded where that is possible."""
         import torch
 
-        found = self._recorded.get((size, grid))
+        found = self._recorded.get((kind, size, grid))
         if found is not None:
             return found
-        entry = example.new_zeros((size, *example.shape))
-        batch = entry.permute(0, 3, 1, 2)  # a view: memory stays channels last
+        entry, network = make()
         recorded = None
         if self._is_cuda:
             torch.cuda.synchronize()
             with torch.cuda.stream(torch.cuda.Stream()):
                 for _ in range(WARM_UPS):
-                    plain = self._network(batch)
+                    plain = network()
             torch.cuda.synchronize()
-            recorded = self._capture(entry, batch, plain)
+            recorded = self._capture(entry, network, plain)
         if recorded is None:
-            recorded = _Recorded(entry, self._network(batch), lambda: self._network(batch))
-        self._recorded[size, grid] = recorded
+            recorded = _Recorded(entry, network(), network)
+        self._recorded[kind, size, grid] = recorded
         return recorded
 
-    def _capture(self, entry: Tensor, batch: Tensor, plain: Tensor) -> _Recorded | None:
+    def _capture(self, entry: Tensor, network: Callable[[], Tensor], plain: Tensor) -> _Recorded | None:
         """The network as a graph; None where it cannot be recorded, or does not say the same when replayed."""
         import torch
 
@@ -238,7 +288,7 @@ class DeviceRunner:
         try:
             self._memory = self._memory or torch.cuda.graph_pool_handle()
             with torch.cuda.graph(graph, pool=self._memory):
-                scores = self._network(batch)
+                scores = network()
             graph.replay()
             torch.cuda.synchronize()
         except torch.cuda.OutOfMemoryError:
@@ -261,6 +311,7 @@ class DeviceRunner:
 
         self._sizes.pop()
         self._recorded.clear()
+        self._alone.clear()
         self._shelves.clear()
         self._memory = None
         torch.cuda.empty_cache()
