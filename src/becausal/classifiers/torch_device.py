@@ -28,12 +28,14 @@ FREE = 1.3  # a batch that takes no more than this many times as long as the sma
 class _Recorded:
     """A network for batches of one size: what it is fed, its scores, and how to run it.
 
-    entry: pictures, (n, h, w, channels), or bits, (n, bytes), that say what is shown of one picture.
+    entry: pictures, (n, h, w, channels), or bits, (n, bytes), that say what is shown of one picture. network: what was
+    recorded; it holds the memory that a graph works in.
     """
 
     entry: Tensor
     scores: Tensor
     run: Callable[[], Tensor]  # the scores, there
+    network: Callable[[], Tensor]
 
 
 @dataclass
@@ -276,7 +278,7 @@ class DeviceRunner:
             torch.cuda.synchronize()
             recorded = self._capture(entry, network, plain)
         if recorded is None:
-            recorded = _Recorded(entry, network(), network)
+            recorded = _Recorded(entry, network(), network, network)
         self._recorded[kind, size, grid] = recorded
         return recorded
 
@@ -303,7 +305,7 @@ class DeviceRunner:
             graph.replay()
             return scores
 
-        return _Recorded(entry, scores, run)
+        return _Recorded(entry, scores, run, network)
 
     def _shrink(self) -> None:
         """Give up the largest size and all that was recorded: the memory did not suffice."""
