@@ -101,6 +101,7 @@ class Drive(Generic[T]):
     packed: Packed = field(default_factory=lambda: np.zeros(0, np.uint8))
     keys: list[Key] = field(default_factory=list)
     todo: deque[int] = field(default_factory=deque)  # rows of the wave that are still to be sent
+    shown: int = 0  # pixels of the wave's first set: the more, the longer the search still has to go, as a rule
     missing: int = 0  # questions of the wave without an answer: those still to be sent, and those under way
     ahead: Ahead | None = None  # what the search says it may ask next
     begun: float = field(default_factory=time.perf_counter)
@@ -124,6 +125,7 @@ class Drive(Generic[T]):
         self.ahead = wave.ahead if isinstance(wave, Wave) else None
         self.wave = np.asarray(wave)
         self.packed = pack(self.wave)
+        self.shown = int(np.count_nonzero(self.wave[:1]))
         self.stats.asked += len(self.wave)
         if afresh:
             self.keys = [b"afresh %d" % i for i in range(len(self.wave))]

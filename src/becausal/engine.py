@@ -234,15 +234,15 @@ class Engine:
             self._fail(run, shares, error)
 
     def _load(self, run: _Run[T]) -> list[Share[T]]:
-        """Questions for a batch, of the searches begun first, so that none is left to end alone; guesses as well where
-        they cost no time.
+        """Questions for a batch, of the searches with the longest way to go first, so that few are left to end alone;
+        guesses as well where they cost no time.
         """
         shares: list[Share[T]] = []
         waiting: deque[Drive[T]] = deque()
-        by_age = sorted(run.ready, key=lambda drive: drive.index)
-        first = by_age[0].case.view
+        by_way = sorted(run.ready, key=lambda drive: (-drive.shown, drive.index))
+        first = by_way[0].case.view
         room = max(self._goal(run), 1)
-        for drive in by_age:
+        for drive in by_way:
             view = drive.case.view
             count = min(len(drive.todo), room // drive.width)
             if not shares:

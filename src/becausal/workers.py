@@ -83,6 +83,10 @@ class _Asked:
     scores: list[NDArray[Any]] = field(default_factory=list)
     seconds: float = 0.0
     is_over: bool = False
+    shown: int = field(init=False)  # pixels of the first row: see Drive
+
+    def __post_init__(self) -> None:
+        self.shown = int(np.unpackbits(self.packed[0]).sum())
 
     @property
     def left(self) -> int:
@@ -181,7 +185,7 @@ class Pool:
     ) -> "Iterator[tuple[int, Explanation | Failure]]":
         """Hear the processes, send a batch off if there is enough for one, hand out the answers of the oldest."""
         # Questions that did not fit into the last batch are no longer news: nobody may say anything until they are answered.
-        pause = 0.0005 if self._flights else 0.0 if self._queue else None
+        pause = 0.0002 if self._flights else 0.0 if self._queue else None
         for key, _ in lines.select(pause):
             worker: Worker = key.data
             while not worker.is_done:
@@ -236,15 +240,18 @@ class Pool:
             worker.line.send(("picture", number, load_image(image)))
 
     def _launch(self) -> None:
-        """Rows of several processes as one batch of a fixed size; less than half a large one only where nothing flies."""
+        """Rows of several processes as one batch of a fixed size, of those with the longest way to go first; less than half
+        a large one only where nothing flies.
+        """
         waiting = sum(asked.left for asked in self._queue)
         if not waiting or (self._flights and waiting < self._batch_size // 2):
             return
         room = max((size for size in self._sizes if size <= waiting), default=waiting)
-        first = self._queue[0]
+        by_way = sorted(self._queue, key=lambda asked: -asked.shown)
+        first = by_way[0]
         parts: list[tuple[_Asked, int]] = []
         rest: deque[_Asked] = deque()
-        for asked in self._queue:
+        for asked in by_way:
             is_alike = asked.grid == first.grid and asked.packed.shape[1:] == first.packed.shape[1:]
             count = min(asked.left, room) if is_alike else 0
             if count:
