@@ -82,14 +82,14 @@ def test_every_claim_holds_when_it_is_asked_by_hand(number):
 
 
 @needs_bundled
-def test_the_map_lies_over_the_view_and_the_explanation_is_high_on_it():
+def test_the_map_lies_over_the_view_and_the_explanation_is_on_top_of_it():
     explanation = explained()
     assert explanation.responsibility.shape == explanation.visible.shape == (128, 128)
     assert explanation.responsibility.dtype == np.float64
     assert np.isfinite(explanation.responsibility).all()
     assert explanation.responsibility.min() >= 0
     inside = explanation.responsibility[explanation.visible]
-    assert np.median(inside) > np.quantile(explanation.responsibility[~explanation.visible], 0.99)
+    assert inside.min() >= explanation.responsibility[~explanation.visible].max() > 0
 
 
 @needs_bundled

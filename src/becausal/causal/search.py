@@ -8,7 +8,7 @@ end cells are tried one by one until each has failed (`settle`), so that every c
 holds with it and is lost without it, all that is hidden being the witness.
 
 What is shown is sufficient at every moment. The map adds up the sufficient sets that were met on the way, each with its
-confidence over its size, and what the survey thinks of each pixel.
+confidence over its size, and what the survey thinks of each pixel; the explanation is on top.
 """
 
 from collections import deque
@@ -116,11 +116,11 @@ class Causal:
         except Stop:
             if not found:
                 best = course.visible
-                return Finding(seen.map(looked), () if best.all() else (best,))
+                return Finding(seen.map(looked), ()) if best.all() else Finding(seen.map(looked, best), (best,))
         grain = found[0][1]
         notes = () if self.several == 1 else (f"{len(found)} of {self.several} explanations were found",)
         sets = tuple(settled.visible for settled, _ in found)
-        return Finding(seen.map(looked), sets, grain, notes)
+        return Finding(seen.map(looked, sets[0]), sets, grain, notes)
 
     def _look_round(
         self, problem: Problem, lattice: Lattice, rng: np.random.Generator, course: Course
@@ -235,16 +235,17 @@ class Seen:
         worth = np.where(np.isnan(confidence), 1.0, confidence)
         self.index += add_up(winning, worth / np.maximum(sizes_of(winning), 1))
 
-    def map(self, looked: Survey | None) -> Saliency:
-        """The index, the most 1; after a survey smoothed, and what the survey thinks of each pixel added to it likewise.
-
-        Below FAINT, in their order, are the pixels that speak against the target.
+    def map(self, looked: Survey | None, found: Visible | None = None) -> Saliency:
+        """The index; after a survey smoothed, and what the survey thinks of each pixel added to it, those lowest, in their
+        order, that speak against the target. found: the explanation, on top of all. The highest is 1.
         """
         if looked is None:
-            return _scaled(self.lattice.spread(self.index))
-        saliency = _scaled(self.lattice.spread(smooth(self.index, SMOOTH))) + _scaled(looked.density)
-        against = saliency / max(-float(saliency.min()), 1e-300)  # -1 to 0 where the survey speaks against
-        return FAINT + np.where(saliency < 0, FAINT * against, saliency)
+            saliency = _scaled(self.lattice.spread(self.index))
+        else:
+            saliency = _scaled(self.lattice.spread(smooth(self.index, SMOOTH))) + _scaled(looked.density)
+            against = saliency / max(-float(saliency.min()), 1e-300)  # -1 to 0 where the survey speaks against
+            saliency = FAINT + np.where(saliency < 0, FAINT * against, saliency)
+        return _scaled(saliency if found is None else saliency + float(saliency.max()) * found)
 
 
 def _scaled(values: NDArray[np.float64]) -> NDArray[np.float64]:
