@@ -80,6 +80,36 @@ def test_raw_arrays_of_any_dimension_compose(grid, channels, dtype, seed):
     assert batch.dtype == np.dtype(dtype)
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(["nchw", "nhwc"]), st.integers(0, 999), st.booleans())
+def test_a_composer_that_remembers_what_a_row_showed_makes_the_same_bits(layout, seed, is_written_to):
+    composer = Composer(PRESETS["tf"].apply, layout=layout, dtype=np.dtype(np.float32), remembers=True)
+    rng = np.random.default_rng(seed)
+    pairs = [(picture(seed + i), picture(seed + i + 500)) for i in range(2)]
+    staged = [composer.stage(*pair) for pair in pairs]
+    for _ in range(6):
+        count = int(rng.integers(1, 6))
+        share = rng.choice([0.0, 0.02, 0.06, 0.5, 1.0], (count, 1, 1))
+        visible, which = rng.random((count, 9, 11)) < share, rng.integers(0, 2, count)
+        batch = composer.compose(staged, which, visible)
+        for row, pair, seen in zip(batch, which, visible, strict=True):
+            assert np.array_equal(row, composer.batch(np.where(seen[..., None], *pairs[pair])[None])[0])
+        if is_written_to:
+            batch += 1
+            composer.forget()
+
+
+def test_a_mutant_that_shows_little_is_changed_and_not_written_again():
+    composer = Composer(PRESETS["tf"].apply, dtype=np.dtype(np.float32), remembers=True)
+    staged, visible = composer.stage(picture(0), picture(1)), np.zeros((1, 9, 11), bool)
+    batch = composer.compose([staged], np.zeros(1, np.intp), visible)
+    batch[0, 0, 0] = 7.0  # what nobody may do, to see who writes there
+    visible[0, 4, 4] = True
+    assert composer.compose([staged], np.zeros(1, np.intp), visible)[0, 0, 0, 0] == 7.0
+    composer.forget()
+    assert composer.compose([staged], np.zeros(1, np.intp), visible)[0, 0, 0, 0] != 7.0
+
+
 def test_the_buffer_is_reused_and_grows():
     composer = Composer(PRESETS["tf"].apply, layout="nchw")
     staged = composer.stage(picture(0), picture(1))

@@ -64,6 +64,29 @@ def test_asking_equals_classifying_what_was_composed():
     assert np.allclose(one, classifier.classify(np.where(visible[..., None], views[0], grounds[0])), atol=1e-6)
 
 
+class Doubling(nn.Module):
+    """Works on its input, in place or not."""
+
+    def __init__(self, in_place):
+        super().__init__()
+        self.in_place = in_place
+
+    def forward(self, x):
+        return x.mul_(2) if self.in_place else x * 2
+
+
+def test_a_module_that_writes_to_its_input_is_asked_about_the_right_mutants():
+    rng = np.random.default_rng(0)
+    visible = rng.random((4, 3, 12, 10)) < 0.05  # little enough that rows of the batch would not be written whole
+
+    def answers(in_place):
+        classifier = as_classifier(nn.Sequential(Doubling(in_place), small()), preprocess="tf", resize="12/12x10")
+        staged = [classifier.stage(*pixels(2))]
+        return [classifier.ask(staged, np.zeros(3, np.intp), wave) for wave in visible]
+
+    assert all(np.array_equal(a, b) for a, b in zip(answers(True), answers(False), strict=True))
+
+
 @pytest.mark.parametrize("preset", [*PRESETS, "caffe:104,117,123"])
 def test_both_composers_make_the_same_bits(preset):
     """The GPU's composer, on the CPU: bits are packed and unpacked, channels lie last in memory."""
