@@ -555,6 +555,28 @@ def test_explain_detects_a_model_that_answers_in_two_ways(output):
         becausal.explain(picture(), Moody(needed=150.0, output=output), fill="black")
 
 
+@pytest.mark.parametrize(
+    ("inputs", "noise", "is_fine"), [("float32", 0.004, False), ("float16", 0.004, True), ("float16", 0.2, False)]
+)
+def test_half_precision_may_answer_a_little_otherwise_in_another_batch(inputs, noise, is_fine):
+    class Coarse(Model):
+        """Its confidence depends on how many it is asked together."""
+
+        @property
+        def info(self):
+            return replace(super().info, inputs=f"{inputs} [N,8,8]")
+
+        def ask(self, staged, which, visible):
+            scores = super().ask(staged, which, visible)
+            return scores + np.float32([-noise, noise]) * (len(visible) % 2) * (scores[:, 1:] > 0.5)
+
+    if is_fine:
+        assert becausal.explain(picture(), Coarse(needed=150.0), fill="black").checks.sufficient
+    else:
+        with pytest.raises(UnstableModelError, match="half precision" if inputs == "float16" else "dropout"):
+            becausal.explain(picture(), Coarse(needed=150.0), fill="black")
+
+
 def test_explain_detects_a_model_that_changed_its_mind_about_the_whole_view():
     class Hasty(Model):
         """Its very first answer is another one; from then on it is steady."""

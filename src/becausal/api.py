@@ -45,7 +45,7 @@ from becausal.searches import Course
 from becausal.targets import Target
 from becausal.verify import Claim, check, compare
 
-STABLE = 1e-3  # how far a confidence may move between two askings of the same question
+STABLE, STABLE_HALF = 1e-3, 0.05  # how far a confidence may move between two askings, and in half precision
 
 
 @dataclass(frozen=True)
@@ -317,7 +317,7 @@ def _pursued(job: _Job, engine: Engine) -> Search[Trace | Failure]:
         trace = yield from _best_known(job, engine)
         while True:
             try:
-                _confirm(job, trace, (yield say(trace.visible[None], afresh=True)))
+                _confirm(job, trace, (yield say(trace.visible[None], afresh=True)), engine.classifier.info.is_half)
                 return trace
             except Stop as told:  # without a cause an interrupt just now: the answer is there, and this is still allowed
                 if told.cause is not None:
@@ -547,15 +547,18 @@ def find_failure(explanation: Explanation) -> str | None:
     return explanation.notes[-1] if explanation.stopped_by == "failure" else None
 
 
-def _confirm(job: _Job, trace: Trace, again: Answers) -> None:
+def _confirm(job: _Job, trace: Trace, again: Answers, is_half: bool) -> None:
     """The explanation was asked once more, past the memo: a model that answers in two ways is found out here."""
-    moved = abs(float(again.confidence[0]) - trace.checks.confidence) > STABLE
-    drifted = job.problem.has_scores and abs(trace.confidence - job.confidence) > STABLE
+    room = STABLE_HALF if is_half else STABLE
+    moved = abs(float(again.confidence[0]) - trace.checks.confidence) > room
+    drifted = job.problem.has_scores and abs(trace.confidence - job.confidence) > room
     if bool(again.holds[0]) != trace.checks.sufficient or moved or drifted:
+        reason = "is dropout still on, or is there randomness in it?"
+        if is_half:
+            reason = "half precision may be too coarse for this picture, or there is randomness in the model"
         raise UnstableModelError(
             "the model answered the same question in two ways (confidence "
-            f"{trace.checks.confidence:.4f}, then {float(again.confidence[0]):.4f}): is dropout still on, or is there "
-            "randomness in it?"
+            f"{trace.checks.confidence:.4f}, then {float(again.confidence[0]):.4f}): {reason}"
         )
 
 

@@ -158,6 +158,11 @@ class ModelInfo:
     notes: tuple[str, ...] = ()
     loading: tuple[tuple[str, Any], ...] = ()
 
+    @property
+    def is_half(self) -> bool:
+        """Whether it calculates in half precision: the third digit of an answer depends on the batch it was asked in."""
+        return "float16" in self.inputs
+
     def name_of(self, label_id: int) -> str:
         """The label's name, or its number where the model has no names."""
         if self.labels is not None and 0 <= label_id < len(self.labels):

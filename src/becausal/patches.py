@@ -164,10 +164,9 @@ def _sweep_up(piece: NDArray[np.intp], least: float) -> NDArray[np.intp]:
         rank = np.empty(len(counts), np.intp)
         rank[np.lexsort((np.arange(len(counts)), counts))] = np.arange(len(counts))  # by size, no two alike
         small, large = np.concatenate([_small_first(a, b, rank) for a, b in _neighbours(piece)], axis=1)
-        pairs, contact = np.unique(small * len(counts) + large, return_counts=True)
-        small, large = np.divmod(pairs, len(counts))
         joins = counts[small] < least
-        small, large, contact = small[joins], large[joins], contact[joins]
+        pairs, contact = np.unique(small[joins] * len(counts) + large[joins], return_counts=True)
+        small, large = np.divmod(pairs, len(counts))
         into = np.arange(len(counts))
         order = np.lexsort((rank[large], contact))  # the most touched last, so that it is the one that stays
         into[small[order]] = large[order]

@@ -58,7 +58,7 @@ class Lime:
 
         def waves() -> Iterator[Visible]:
             for start in range(0, self.samples, WAVE):
-                yield shown[start : start + WAVE][:, patch]
+                yield shown[start : start + WAVE].take(patch, axis=1)
 
         yield from stream(waves(), learn)
         values = np.concatenate(answered)
