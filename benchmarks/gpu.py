@@ -12,6 +12,7 @@ batch that explaining uses, and, "of best", of its best at any. Without --pictur
 import argparse
 import json
 import platform
+import re
 import sys
 import time
 from pathlib import Path
@@ -187,7 +188,7 @@ def measure(name: str, classifier: Any, pictures: list[Picture], options: argpar
     print(f"{name:24s} ready after {warm:.1f} s; {ahead} rows cost no more than one", flush=True)
     # Two more small runs, so that every size of batch has been met, and the processes have begun.
     explain_all(pictures[:16], classifier, becausal.Request(max_calls=150), 0)
-    explain_all(pictures[:48], classifier, becausal.Request(max_calls=60))
+    explain_all(pictures[:64], classifier, becausal.Request(max_calls=330))
     print(f"{'':24s} all sizes met after {time.perf_counter() - begun:.1f} s", flush=True)
     bare = measure_bare(classifier, options.sizes, SIDE)
     best = max(bare.values())
@@ -299,7 +300,7 @@ def main() -> None:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "becausal": becausal.__version__,
-        "arguments": sys.argv[1:],
+        "arguments": [re.sub(r"[^ =:]*/", "", argument) for argument in sys.argv[1:]],  # without folders
     }
     options.out.write_text(json.dumps({"about": about, "rows": rows}, indent=1, default=float) + "\n")
 

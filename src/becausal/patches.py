@@ -111,8 +111,10 @@ def _means(features: NDArray[np.floating], patch: NDArray[np.intp]) -> NDArray[n
 def _nearest(features: NDArray[np.floating], centres: NDArray[np.floating]) -> NDArray[np.intp]:
     """The nearest centre of each pixel, (n,), a block of pixels at a time."""
     rows = max(1, BLOCK // len(centres))
-    half = (centres**2).sum(axis=1) / 2
-    parts = [np.argmin(half - features[i : i + rows] @ centres.T, axis=1) for i in range(0, len(features), rows)]
+    # Half of |x - c|², but for |x|²/2, as one product: of (x, 1) and (-c, |c|²/2).
+    extended = np.concatenate([features, np.ones((len(features), 1), features.dtype)], axis=1)
+    turned = np.concatenate([-centres, (centres**2).sum(axis=1, keepdims=True) / 2], axis=1).T
+    parts = [np.argmin(extended[i : i + rows] @ turned, axis=1) for i in range(0, len(features), rows)]
     return np.concatenate(parts)
 
 

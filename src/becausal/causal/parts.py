@@ -97,10 +97,11 @@ class Proposer:
     def _weights(self) -> NDArray[np.int64]:
         """How likely each of them is drawn."""
         expected = self.harm.reshape(-1)[self._members]
-        spread = float(expected.std())
+        about = expected - expected.mean()
+        spread = float(np.sqrt((about * about).mean()))
         if not spread > 0 or not self.trust > 0:
             return np.full(len(expected), WEIGHT)
-        about = np.clip((expected - expected.mean()) / spread, -3, 3)
+        about = np.minimum(np.maximum(about / spread, -3), 3)
         return np.asarray(np.rint(WEIGHT * np.exp(-self.trust * about)).astype(np.int64) + 1, np.int64)
 
     def _places(self, count: int) -> NDArray[np.intp]:

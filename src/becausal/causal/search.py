@@ -332,10 +332,11 @@ class Chain:
 
     def _unions(self, ordered: Cells) -> Cells:
         """The best two, three, ... parts together, those that differ and leave something, (n, *lattice)."""
-        together = np.logical_or.accumulate(ordered)
-        sizes = sizes_of(together)
-        unions: dict[int, Cells] = {}
-        for count in self.options.unions:
-            if count <= len(ordered) and sizes[0] < sizes[count - 1] < np.count_nonzero(self.shown):
-                unions.setdefault(int(sizes[count - 1]), together[count - 1])
-        return np.stack(list(unions.values())) if unions else together[:0]
+        most, least = np.count_nonzero(self.shown), np.count_nonzero(ordered[0])
+        unions: dict[int, Cells] = {}  # by size
+        together = ordered[0]
+        for count, part in enumerate(ordered[1:], 2):
+            together = together | part
+            if count in self.options.unions and least < (size := np.count_nonzero(together)) < most:
+                unions.setdefault(size, together)
+        return np.stack(list(unions.values())) if unions else ordered[:0]

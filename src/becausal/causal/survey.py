@@ -49,9 +49,7 @@ def survey(view: Pixels, *, samples: int, patches: int, rng: np.random.Generator
     margins: list[NDArray[np.float64]] = []
     rows = max(1, WAVE_BYTES // patch.size)
     for start in range(0, samples, rows):
-        answers = yield shown[start : start + rows].take(
-            patch, axis=1
-        )  # whose memory is in order, unlike that of [:, patch]
+        answers = yield shown[start : start + rows].take(patch, axis=1)  # in order in memory, unlike [:, patch]
         margins.append(answers.margin)
     worth = fit_ridge(shown, np.concatenate(margins), np.ones(samples), RIDGE)
     return Survey(patch, np.round(worth, DIGITS))
