@@ -337,6 +337,7 @@ class Chain:
         together = ordered[0]
         for count, part in enumerate(ordered[1:], 2):
             together = together | part
-            if count in self.options.unions and least < (size := np.count_nonzero(together)) < most:
+            size = int(np.count_nonzero(together))
+            if count in self.options.unions and least < size < most:
                 unions.setdefault(size, together)
         return np.stack(list(unions.values())) if unions else ordered[:0]
