@@ -25,6 +25,7 @@ from becausal.classifiers import load_model
 from becausal.classifiers.settings import gather_settings
 from becausal.classifiers.torch_module import TorchClassifier, wrap
 from becausal.images import Picture, load_image
+from becausal.jobs import view_of
 
 SIDE = 224
 
@@ -279,7 +280,7 @@ def main() -> None:
             options.max_calls = given_calls
             if network == "resnet50":
                 options.max_calls = options.resnet_calls
-                views = np.stack([becausal.api._view_of(p, Square()).pixels for p in pictures[:32]])
+                views = np.stack([view_of(p, Square()).pixels for p in pictures[:32]])
                 module = settle_norms(make_resnet50(0), views, options.device)
                 settings = gather_settings(preprocess="tf", resize=f"{SIDE}/{SIDE}", device=options.device, half=half)
                 classifier: Any = wrap(module, settings)

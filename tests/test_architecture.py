@@ -170,7 +170,7 @@ NAMED = {
         "explanation", "render.figures", "render.painting", "render.signals", "render.comparison",
         "bench.figures",
     },
-    "onnxruntime": {"classifiers.onnx_file"},
+    "onnxruntime": {"classifiers.onnx_file", "classifiers.onnx_binding"},
     "transformers": {"classifiers.huggingface"},
     "timm": {"classifiers.timm_hub"},
     "torchvision": {"classifiers.torchvision_hub"},

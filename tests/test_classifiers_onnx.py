@@ -211,11 +211,39 @@ def test_devices_that_are_not_here(tmp_path):
     import onnxruntime
 
     path, _ = make(tmp_path / "net.onnx", ["N", 3, 6, 8])
-    with pytest.raises(ModelError, match="cpu or cuda"):
-        load_model(path, device="tpu")
+    for name in ("tpu", "cuda:", "cuda:x"):
+        with pytest.raises(ModelError, match="cpu or cuda"):
+            load_model(path, device=name)
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         with pytest.raises(ModelError, match="onnxruntime-gpu"):
             load_model(path, device="cuda")
+
+
+@pytest.mark.parametrize("kind", ["f4", "f2"])
+def test_memory_that_is_bound_on_a_device_gives_the_same(tmp_path, kind):
+    """On the CPU, which onnxruntime treats as one more device."""
+    import onnxruntime
+
+    from becausal.classifiers.onnx_binding import BoundRun
+
+    path, _ = make(tmp_path / "net.onnx", ["N", 3, 6, 8], kind=kind)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (entry,), (output,) = session.get_inputs(), session.get_outputs()
+    bound = BoundRun(session, entry.name, output.name, "cpu")
+    rng = np.random.default_rng(0)
+    found = []
+    for rows in (4, 1, 4, 4, 2):
+        batch = rng.normal(size=(rows, 3, 6, 8)).astype(kind)
+        found.append(bound(batch))
+        assert np.array_equal(found[-1], session.run([output.name], {entry.name: batch})[0])
+    assert not np.array_equal(found[0], found[2])  # an answer is not overwritten by the next
+    assert len(bound._kept) == 3
+
+
+def test_a_device_may_have_a_number():
+    from becausal.classifiers.onnx_file import _number_of
+
+    assert [_number_of(name) for name in ("cuda", "cuda:0", "cuda:3")] == [0, 0, 3]
 
 
 def test_threads_may_share_a_classifier(tmp_path):

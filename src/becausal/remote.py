@@ -33,7 +33,7 @@ class Task:
     """What a process is to do: explain the pictures it is given, `width` of them side by side. ahead: the classifier's."""
 
     info: ModelInfo
-    request: Any  # becausal.api.Request
+    request: Any  # becausal.request.Request
     batch_size: int
     width: int
     ahead: int

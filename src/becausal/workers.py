@@ -27,8 +27,8 @@ from becausal.remote import Task
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from becausal.api import Failure, Request, Status
     from becausal.explanation import Explanation
+    from becausal.request import Failure, Request, Status
 
 MOST = 12  # processes, where nothing is said
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")  # there are enough

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from becausal.classifiers.array_model import ArrayClassifier, run_padded
 from becausal.classifiers.compose import Composer, Layout
+from becausal.classifiers.onnx_binding import BoundRun
 from becausal.classifiers.preprocess import choose_numbers, plan_geometry
 from becausal.classifiers.reading import OutputOption, name_classes, probe_pictures, read_output
 from becausal.classifiers.settings import Settings
@@ -57,7 +59,7 @@ def load(target: str, settings: Settings, *, spec: str | None = None) -> ArrayCl
     )
     output, chosen = _pick_output(session, settings)
     composer = Composer(numbers.apply, layout=entry.layout, dtype=entry.dtype, remembers=True)
-    run = _runner(session, entry.name, output.name)
+    run = _runner(session, entry.name, output.name, settings.device)
     fixed, batch_size = _sizes(entry, settings)
     channels = entry.channels if numbers.order != "grey" else 3
     probe = _probe(run, composer.batch(probe_pictures(geometry.grid, channels)), fixed, path)
@@ -87,14 +89,14 @@ def _open(path: Path, settings: Settings) -> Any:
     onnxruntime.disable_telemetry_events()  # a tool for auditors reports to nobody
     if not path.is_file():
         raise ModelError(f"there is no file {path}")
-    providers = ["CPUExecutionProvider"]
-    if settings.device.startswith("cuda"):
+    providers: list[Any] = ["CPUExecutionProvider"]
+    if re.fullmatch(r"cuda(:\d+)?", settings.device):
         if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
             raise ModelError(
                 "this onnxruntime has no CUDA: pip uninstall onnxruntime, then pip install onnxruntime-gpu; "
                 "or leave --device cuda out"
             )
-        providers.insert(0, "CUDAExecutionProvider")
+        providers.insert(0, ("CUDAExecutionProvider", {"device_id": _number_of(settings.device)}))
     elif settings.device != "cpu":
         raise ModelError(f"an ONNX model runs on cpu or cuda, not on {settings.device!r}")
     if settings.half:
@@ -106,9 +108,14 @@ def _open(path: Path, settings: Settings) -> Any:
         session = onnxruntime.InferenceSession(str(path), options, providers=providers)
     except Exception as error:  # onnxruntime raises a dozen types of its own, with no common base
         raise ModelError(f"{path} cannot be loaded as an ONNX model: {_one_line(error)}") from None
-    if session.get_providers()[0] != providers[0]:
+    if len(providers) > 1 and session.get_providers()[0] != "CUDAExecutionProvider":
         raise ModelError("onnxruntime could not start CUDA: its libraries do not fit this machine's")
     return session
+
+
+def _number_of(device: str) -> int:
+    """Of cuda or cuda:N."""
+    return int(device.partition(":")[2] or 0)
 
 
 def _read_entry(session: Any, settings: Settings) -> _Entry:
@@ -167,7 +174,10 @@ def _named(items: Any, name: str | None, what: str) -> Any:
     raise ModelError(f"the model has no {what} {name!r}; it has {_names(items)}")
 
 
-def _runner(session: Any, entry: str, output: str) -> Callable[[NDArray[Any]], NDArray[Any]]:
+def _runner(session: Any, entry: str, output: str, device: str) -> Callable[[NDArray[Any]], NDArray[Any]]:
+    if device != "cpu":
+        return BoundRun(session, entry, output, "cuda", _number_of(device))
+
     def run(batch: NDArray[Any]) -> NDArray[Any]:
         return np.asarray(session.run([output], {entry: batch})[0])
 
