@@ -59,7 +59,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> str:
     def make(name: str, options: Any = None) -> Any:
         return Broken() if name == "broken" else real(name, options)
 
-    monkeypatch.setattr("becausal.api.make_explainer", make)
+    monkeypatch.setattr("becausal.request.make_explainer", make)
     return "broken"
 
 
