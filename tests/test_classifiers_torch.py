@@ -65,26 +65,30 @@ def test_asking_equals_classifying_what_was_composed():
 
 
 class Doubling(nn.Module):
-    """Works on its input, in place or not."""
+    """Works on its input, in place or not; from a number of batches on."""
 
-    def __init__(self, in_place):
+    def __init__(self, how, after=0):
         super().__init__()
-        self.in_place = in_place
+        self.how, self.left = how, after
 
     def forward(self, x):
-        return x.mul_(2) if self.in_place else x * 2
+        self.left -= 1
+        if self.how == "plainly" or self.left >= 0:
+            return x * 2
+        return x.mul_(2) if self.how == "in place" else x.data.mul_(2)
 
 
-def test_a_module_that_writes_to_its_input_is_asked_about_the_right_mutants():
+@pytest.mark.parametrize(("how", "after"), [("in place", 0), ("in place", 3), ("unseen", 0)])
+def test_a_module_that_writes_to_its_input_is_asked_about_the_right_mutants(how, after):
     rng = np.random.default_rng(0)
     visible = rng.random((4, 3, 12, 10)) < 0.05  # little enough that rows of the batch would not be written whole
 
-    def answers(in_place):
-        classifier = as_classifier(nn.Sequential(Doubling(in_place), small()), preprocess="tf", resize="12/12x10")
+    def answers(how):
+        classifier = as_classifier(nn.Sequential(Doubling(how, after), small()), preprocess="tf", resize="12/12x10")
         staged = [classifier.stage(*pixels(2))]
         return [classifier.ask(staged, np.zeros(3, np.intp), wave) for wave in visible]
 
-    assert all(np.array_equal(a, b) for a, b in zip(answers(True), answers(False), strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(answers(how), answers("plainly"), strict=True))
 
 
 @pytest.mark.parametrize("preset", [*PRESETS, "caffe:104,117,123"])

@@ -51,7 +51,7 @@ class Composer:
         self._dtype = dtype
         self._reuses_buffer = reuses_buffer
         self._buffer: NDArray[Any] = np.empty(0, np.uint8)
-        self._remembers = remembers and reuses_buffer
+        self.remembers = remembers and reuses_buffer
         self._held: list[tuple[StagedArrays, NDArray[np.intp]] | None] = []  # what each row of the buffer shows, if little
 
     def batch(self, pixels: Pixels) -> NDArray[Any]:
@@ -77,7 +77,7 @@ class Composer:
         channels = like.shape[-1] if self._layout == "nhwc" else 1
         every = np.empty((*visible.shape[1:], channels), f"i{like.itemsize}")  # all bits set where visible
         for i, pair in enumerate(which.tolist()):
-            if not (self._remembers and self._change(i, bits[i], staged[pair], visible[i].reshape(-1))):
+            if not (self.remembers and self._change(i, bits[i], staged[pair], visible[i].reshape(-1))):
                 self._choose(bits[i], staged[pair], visible[i], every)
         return out
 

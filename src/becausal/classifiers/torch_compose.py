@@ -54,6 +54,10 @@ class HostComposer:
         self._composer = Composer(numbers.apply, layout="nchw", dtype=np.dtype(np.float32), remembers=True)
         self._last: Tensor = None
 
+    def distrust(self) -> None:
+        """The module writes to its input: every batch is to be written whole."""
+        self._composer.remembers = False
+
     def bring(self, pixels: Pixels) -> Tensor:
         """Pixels (n, h, w, channels), normalised, as (n, channels, h, w)."""
         import torch

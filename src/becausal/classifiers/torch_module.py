@@ -224,7 +224,11 @@ def wrap(
         interpolation=settings.interpolation or found.interpolation,
     )
     composer = make_composer(numbers, device, half=settings.half)
-    raw = _probe(torch, module, composer.bring(probe_pictures(geometry.grid, view_channels)))
+    pictures = composer.bring(probe_pictures(geometry.grid, view_channels))
+    before = pictures.clone()
+    raw = _probe(torch, module, pictures)
+    if isinstance(composer, HostComposer) and not torch.equal(before, pictures):
+        composer.distrust()
     reading, heard = read_output(raw, said=settings.output or found.output)
     info = ModelInfo(
         spec=spec or f"module {type(module).__name__}",
