@@ -9,6 +9,8 @@ that whatever else the machine does falls on all alike, and the median of the ro
 processor's time, which says the same on a quiet machine and is not disturbed on a busy one. Everything runs on one
 thread, then on two. becausal is measured with the network in torch, as the others, and through onnxruntime. ReX lives in
 an environment of its own (it wants an old numpy): give its python by --rex-python, or it is left out, and said so.
+
+    python benchmarks/overhead.py --profile where.txt      only where becausal's own time goes, function by function
 """
 
 import argparse
@@ -311,6 +313,25 @@ def measure(name: str, tool: Callable[[Subject, Meter], None], subject: Subject)
     }
 
 
+def write_profile(subject: Subject, path: Path, times: int = 8) -> None:
+    """Where the time beside the network goes, of several explanations through onnxruntime; its own line is first."""
+    import cProfile
+    import io
+    import pstats
+
+    classifier: Any = load_model(f"onnx:{subject.onnx}", preprocess=subject.preprocess, resize=subject.resize, threads=1)
+    becausal.explain(subject.pixels, classifier)
+    profile = cProfile.Profile()
+    profile.enable()
+    for _ in range(times):
+        becausal.explain(subject.pixels, classifier)
+    profile.disable()
+    text = io.StringIO()
+    pstats.Stats(profile, stream=text).strip_dirs().sort_stats("tottime").print_stats(40)
+    path.write_text(text.getvalue())
+    print(f"{times} explanations, in {path}")
+
+
 def prepare(options: argparse.Namespace, threads: int) -> Subject:
     if options.model is None:
         from becausal.scenes import make_scene
@@ -344,8 +365,12 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=500, help="mutants for the tools that want to be told a number")
     parser.add_argument("--rex-python", help="the python of an environment with rex-xai in it")
     parser.add_argument("--only", help="tools whose name holds one of these words, with commas")
+    parser.add_argument("--profile", type=Path, help="write where our own time goes to this file, and measure nothing")
     parser.add_argument("--out", type=Path, default=Path("overhead.json"))
     options = parser.parse_args()
+    if options.profile:
+        write_profile(prepare(options, 1), options.profile)
+        return
     rows: list[dict[str, Any]] = []
     chosen = tools(options.rex_python)
     if options.only:
