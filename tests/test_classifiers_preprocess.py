@@ -110,6 +110,24 @@ def test_a_mutant_that_shows_little_is_changed_and_not_written_again():
     assert composer.compose([staged], np.zeros(1, np.intp), visible)[0, 0, 0, 0] != 7.0
 
 
+def test_a_mutant_whose_making_was_interrupted_is_written_whole(monkeypatch):
+    composer = Composer(PRESETS["tf"].apply, dtype=np.dtype(np.float32), remembers=True)
+    staged, visible = composer.stage(picture(0), picture(1)), np.zeros((1, 9, 11), bool)
+    expected = composer.compose([staged], np.zeros(1, np.intp), visible).copy()
+    visible[0, 4, 4] = True
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(composer, "_flip", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        composer.compose([staged], np.zeros(1, np.intp), visible)
+    monkeypatch.undo()
+    composer._buffer[:] = 7.0  # half of anything
+    visible[0, 4, 4] = False
+    assert np.array_equal(composer.compose([staged], np.zeros(1, np.intp), visible), expected)
+
+
 def test_the_buffer_is_reused_and_grows():
     composer = Composer(PRESETS["tf"].apply, layout="nchw")
     staged = composer.stage(picture(0), picture(1))

@@ -6,6 +6,7 @@ only a choice between two arrays: exactly what normalising the composed pixels w
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -15,15 +16,14 @@ from becausal.contracts import Pixels, Visible
 
 Layout = Literal["nchw", "nhwc"]
 
-FEW = 12  # a mutant that shows at most one in so many pixels shows little
+FEW = 12  # of so many pixels at most one may differ for a mutant to be made from the one before
 
 
 @dataclass(frozen=True)
 class StagedArrays:
     """A view and its background as bits: the mutant is background ^ (difference & visible), which is exact."""
 
-    view: NDArray[Any]  # unsigned, the model's own layout
-    background: NDArray[Any]
+    background: NDArray[Any]  # unsigned, the model's own layout
     difference: NDArray[Any]  # view ^ background
     dtype: np.dtype[Any]  # what the bits mean
 
@@ -33,8 +33,8 @@ class Composer:
 
     prepare: pixels (..., channels) to the model's numbers, channels still last. layout: where channels go.
     dtype: of the model's input. reuses_buffer: batches share one piece of memory, good until the next one is made.
-    remembers: nobody else writes to that memory, so that of a mutant that shows little only what differs from the one
-    before in its place need be written; `forget` where somebody did.
+    remembers: nobody else writes to that memory, so that of a mutant that differs little from the one before in its place
+    only the difference need be written; `forget` where somebody did.
     """
 
     def __init__(
@@ -52,7 +52,8 @@ class Composer:
         self._reuses_buffer = reuses_buffer
         self._buffer: NDArray[Any] = np.empty(0, np.uint8)
         self.remembers = remembers and reuses_buffer
-        self._held: list[tuple[StagedArrays, NDArray[np.intp]] | None] = []  # what each row of the buffer shows, if little
+        self._held: list[StagedArrays | None] = []  # the pair each row of the buffer is made of, where that is known,
+        self._shown: Visible = np.empty((0, 0), bool)  # and what it shows of it, (rows, pixels)
 
     def batch(self, pixels: Pixels) -> NDArray[Any]:
         """Whole pictures, (n, *grid, channels), as a batch for the model."""
@@ -67,7 +68,7 @@ class Composer:
         """The two pictures, (*grid, channels), ready to be composed."""
         pair = self.batch(np.stack([view, background]))
         bits = pair.view(f"u{pair.itemsize}")
-        return StagedArrays(bits[0].copy(), bits[1].copy(), bits[0] ^ bits[1], pair.dtype)
+        return StagedArrays(bits[1].copy(), bits[0] ^ bits[1], pair.dtype)
 
     def compose(self, staged: Sequence[StagedArrays], which: NDArray[np.intp], visible: Visible) -> NDArray[Any]:
         """A batch of mutants, one per row of `visible`, (n, *grid): row i of the pair `which[i]`."""
@@ -77,7 +78,9 @@ class Composer:
         channels = like.shape[-1] if self._layout == "nhwc" else 1
         every = np.empty((*visible.shape[1:], channels), f"i{like.itemsize}")  # all bits set where visible
         for i, pair in enumerate(which.tolist()):
-            if not (self.remembers and self._change(i, bits[i], staged[pair], visible[i].reshape(-1))):
+            if self.remembers:
+                self._renew(i, bits[i], staged[pair], visible[i], every)
+            else:
                 self._choose(bits[i], staged[pair], visible[i], every)
         return out
 
@@ -93,27 +96,29 @@ class Composer:
         np.bitwise_and(staged.difference, where, out=out)
         np.bitwise_xor(out, staged.background, out=out)
 
-    def _change(self, i: int, out: NDArray[Any], staged: StagedArrays, visible: Visible) -> bool:
-        """One mutant in the buffer's row i, made from the one before; False where it shows too much for that to pay."""
-        before, self._held[i] = self._held[i], None
-        if FEW * np.count_nonzero(visible) > visible.size:
-            return False
-        shown = np.flatnonzero(visible)
-        if before is None or before[0] is not staged:
-            out[...] = staged.background
+    def _renew(self, i: int, out: NDArray[Any], staged: StagedArrays, visible: Visible, every: NDArray[Any]) -> None:
+        """One mutant in the buffer's row i, made from the one before where that pays."""
+        shown, flat = self._shown[i], visible.reshape(-1)
+        before, self._held[i] = self._held[i], None  # not known until it is written: an interrupt may come
+        changed = shown != flat if before is staged else flat
+        if FEW * np.count_nonzero(changed) > flat.size:
+            self._choose(out, staged, visible, every)
         else:
-            self._put(out, staged.background, before[1])
-        self._put(out, staged.view, shown)
-        self._held[i] = staged, shown
-        return True
+            if before is not staged:
+                out[...] = staged.background
+            self._flip(out, staged.difference, np.flatnonzero(changed))
+        shown[...] = flat
+        self._held[i] = staged
 
-    def _put(self, out: NDArray[Any], values: NDArray[Any], pixels: NDArray[np.intp]) -> None:
-        """These pixels of one picture into another."""
+    def _flip(self, out: NDArray[Any], difference: NDArray[Any], pixels: NDArray[np.intp]) -> None:
+        """Show the pixels that are hidden, hide those that are shown: the same bits change."""
         if self._layout == "nhwc":
-            out.reshape(-1, out.shape[-1])[pixels] = values.reshape(-1, out.shape[-1])[pixels]
+            rows = out.reshape(-1, out.shape[-1])
+            rows[pixels] = rows.take(pixels, axis=0) ^ difference.reshape(rows.shape).take(pixels, axis=0)
             return
-        for there, here in zip(out.reshape(len(out), -1), values.reshape(len(out), -1), strict=True):
-            there[pixels] = here.take(pixels)
+        planes = out.reshape(len(out), -1)
+        for plane, bits in zip(planes, difference.reshape(planes.shape), strict=True):
+            plane[pixels] = plane.take(pixels) ^ bits.take(pixels)
 
     def _room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         if not self._reuses_buffer:
@@ -121,5 +126,6 @@ class Composer:
         old = self._buffer
         if old.shape[1:] != shape[1:] or old.dtype != dtype or len(old) < shape[0]:
             self._buffer = np.empty(shape, dtype)
-            self._held = [None] * shape[0]
+            pixels = prod(shape[1:-1] if self._layout == "nhwc" else shape[2:])
+            self._held, self._shown = [None] * shape[0], np.empty((shape[0], pixels), bool)
         return self._buffer[: shape[0]]
