@@ -8,6 +8,7 @@ hand, question by question, as the engine drives it: it is a generator, so its e
 
 import sys
 from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
+from PIL import Image
 
 import becausal
 from becausal.causal.search import Causal
@@ -39,15 +41,22 @@ KEPT, LOST = "#2c8a5b", "#c0483a"
 T = TypeVar("T")
 
 
+def write(path: Path, figure: Figure) -> None:
+    """The figure in 256 colours: a third of the bytes, and no difference to be seen."""
+    drawn = Image.open(BytesIO(png_bytes(figure))).convert("RGB")
+    palette = drawn.quantize(256, method=Image.Quantize.FASTOCTREE)
+    drawn.quantize(palette=palette, dither=Image.Dither.FLOYDSTEINBERG).save(path, optimize=True)
+
+
 def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "images"
     folder.mkdir(parents=True, exist_ok=True)
     scene, model = make_scene(SEED, size=SIZE), becausal.load_model("bundled")
     explanation = search_often(scene, model)
-    (folder / "hero.png").write_bytes(png_bytes(draw_hero(scene, explanation)))
+    write(folder / "hero.png", draw_hero(scene, explanation))
     watched = watch(scene, model)
-    (folder / "search-survey.png").write_bytes(png_bytes(draw_survey(scene, explanation, watched)))
-    (folder / "search-steps.png").write_bytes(png_bytes(draw_steps(scene, explanation, watched)))
+    write(folder / "search-survey.png", draw_survey(scene, explanation, watched))
+    write(folder / "search-steps.png", draw_steps(scene, explanation, watched))
     held = sum(int(step.answers.holds.sum()) for step in watched.survey)
     print(f"{len(watched.looked.worth)} patches; {held} of {watched.survey[-1].calls} random halves hold")
     for word, step in choose(watched).items():

@@ -556,7 +556,8 @@ def test_explain_detects_a_model_that_answers_in_two_ways(output):
 
 
 @pytest.mark.parametrize(
-    ("inputs", "noise", "is_fine"), [("float32", 0.004, False), ("float16", 0.004, True), ("float16", 0.2, False)]
+    ("inputs", "noise", "is_fine"),
+    [("float32", 0.004, False), ("float16", 0.004, True), ("FP16", 0.004, True), ("float16", 0.2, False)],
 )
 def test_half_precision_may_answer_a_little_otherwise_in_another_batch(inputs, noise, is_fine):
     class Coarse(Model):

@@ -3,7 +3,6 @@
 from itertools import product
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -125,11 +124,6 @@ def test_places_of_little_expected_harm_are_drawn_more_often():
     assert np.allclose(blocks.mean(axis=0), share, atol=0.03)
     even = Proposer(cells, harm, np.random.default_rng(0), trust=0.0)
     assert np.allclose(np.bincount(even._places(20_000), minlength=10) / 20_000, 0.1, atol=0.02)
-
-
-def test_a_kind_that_is_not_known_is_an_error():
-    with pytest.raises(KeyError):
-        proposer((4, 4), 0).draw(["ring"], 0.5)
 
 
 @given(lattices, seeds, st.integers(0, 5))

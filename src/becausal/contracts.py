@@ -161,7 +161,7 @@ class ModelInfo:
     @property
     def is_half(self) -> bool:
         """Whether it calculates in half precision: the third digit of an answer depends on the batch it was asked in."""
-        return "float16" in self.inputs
+        return any(name in self.inputs for name in ("float16", "FP16"))  # as torch and ONNX say it, and as endpoints do
 
     def name_of(self, label_id: int) -> str:
         """The label's name, or its number where the model has no names."""

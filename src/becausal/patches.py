@@ -5,6 +5,7 @@ and centres are whole numbers, so that distances are exact and every machine fin
 """
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -134,9 +135,8 @@ def _pieces(patch: NDArray[np.intp]) -> NDArray[np.intp]:
     begins[..., 1:] = patch[..., 1:] != patch[..., :-1]
     run = np.cumsum(begins).reshape(patch.shape) - 1
     pairs = [np.zeros((2, 0), np.intp)]
-    for (a, b), (p, q), (new_a, new_b) in list(zip(_neighbours(run), _neighbours(patch), _neighbours(begins), strict=True))[
-        :-1
-    ]:
+    across = zip(_neighbours(run), _neighbours(patch), _neighbours(begins), strict=True)
+    for (a, b), (p, q), (new_a, new_b) in islice(across, patch.ndim - 1):  # along the last axis they are one run
         touching = (p == q) & (new_a | new_b)  # where two runs begin to touch
         pairs.append(np.stack([a[touching], b[touching]]))
     first, second = np.concatenate(pairs, axis=1)

@@ -146,8 +146,14 @@ class Pool:
         model cannot be reached any more.
         """
         workers = _take(self._count)
-        told = self._classifier.info, self._request, self._batch_size, self._width, self._classifier.ahead
-        task = Task(*told, progress is not None)
+        task = Task(
+            self._classifier.info,
+            self._request,
+            batch_size=self._batch_size,
+            width=self._width,
+            ahead=self._classifier.ahead,
+            is_watched=progress is not None,
+        )
         source = enumerate(images)
         is_whole = False
         lines = selectors.DefaultSelector()

@@ -121,12 +121,6 @@ class DeviceComposer:
         self.compose_there(pool.pairs.index_select(0, places), packed, out)
         return out.permute(0, 3, 1, 2)
 
-    def zeros(self, shape: tuple[int, ...]) -> Tensor:
-        """Room for bytes on the device."""
-        import torch
-
-        return torch.zeros(shape, dtype=torch.uint8, device=self._device)
-
     def compose_there(self, pairs: Tensor, packed: Tensor, out: Tensor) -> None:
         """Mutants into `out`, (n, h, w, channels), from bits that are on the device already, (n, bytes).
 

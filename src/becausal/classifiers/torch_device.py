@@ -238,6 +238,8 @@ class DeviceRunner:
 
     def _of_bits(self, staged: StagedTensors, size: int, width: int, grid: Grid) -> _Recorded:
         """The network for batches of that size, all of the same picture, with the making of the mutants."""
+        import torch
+
         pair = staged.pool.pairs[staged.place]
         if grid not in self._alone:
             self._alone[grid] = staged, pair.clone()
@@ -247,7 +249,7 @@ class DeviceRunner:
             self._alone[grid] = staged, there
 
         def make() -> tuple[Tensor, Callable[[], Tensor]]:
-            entry = self._composer.zeros((size, width))
+            entry = pair.new_zeros((size, width), dtype=torch.uint8)
             pictures = pair.new_zeros((size, *pair.shape[1:]))
             batch = pictures.permute(0, 3, 1, 2)
 
