@@ -178,6 +178,13 @@ def test_a_survey_that_speaks_against_everything_leaves_the_index():
     assert found[-1, -1] == pytest.approx(found.min())
 
 
+def test_the_explanation_is_on_top_of_a_map_that_knows_nothing_else():
+    found = np.zeros((8, 8), bool)
+    found[2:4, 4:6] = True
+    assert np.array_equal(Seen(Lattice((8, 8), 2)).map(None, found), found.astype(float))
+    assert not Seen(Lattice((8, 8), 2)).map(None).any()
+
+
 def test_every_further_explanation_stays_in_what_the_others_leave():
     def needs_a_third(wave):
         return needs_right_half(wave) + 8 / 6

@@ -245,7 +245,9 @@ class Seen:
             saliency = _scaled(self.lattice.spread(smooth(self.index, SMOOTH))) + _scaled(looked.density)
             against = saliency / max(-float(saliency.min()), 1e-300)  # -1 to 0 where the survey speaks against
             saliency = FAINT + np.where(saliency < 0, FAINT * against, saliency)
-        return _scaled(saliency if found is None else saliency + float(saliency.max()) * found)
+        if found is not None:
+            saliency = saliency + (float(saliency.max()) or 1.0) * found
+        return _scaled(saliency)
 
 
 def _scaled(values: NDArray[np.float64]) -> NDArray[np.float64]:
