@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from becausal.bench import Progress, run
-from becausal.errors import BecausalError
+from becausal.core.errors import BecausalError
 
 MODELS: dict[str, dict[str, Any]] = {
     "bundled": {"model": "bundled"},

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 
 import becausal
-from becausal.classifiers import load_model
-from becausal.classifiers.settings import gather_settings
-from becausal.classifiers.torch_module import TorchClassifier, wrap
-from becausal.images import Picture, load_image
-from becausal.jobs import view_of
+from becausal.api.jobs import view_of
+from becausal.images.loading import InputImage, load_image
+from becausal.models import load_model
+from becausal.models.settings import gather_settings
+from becausal.models.torch_module import TorchClassifier, wrap
 
 SIDE = 224
 
@@ -121,7 +121,7 @@ def measure_bare(classifier: TorchClassifier, sizes: tuple[int, ...], side: int)
 
 
 def explain_all(
-    pictures: list[Picture], classifier: Any, request: becausal.Request, workers: int | None = None
+    pictures: list[InputImage], classifier: Any, request: becausal.Request, workers: int | None = None
 ) -> dict[str, Any]:
     """Explain pictures and say what it took; the answers by picture."""
     begun = time.perf_counter()
@@ -149,7 +149,7 @@ def explain_all(
     }
 
 
-def measure_one(pictures: list[Picture], classifier: Any, request: becausal.Request) -> list[dict[str, Any]]:
+def measure_one(pictures: list[InputImage], classifier: Any, request: becausal.Request) -> list[dict[str, Any]]:
     """One picture after the other, each alone."""
     found = []
     for picture in pictures:
@@ -176,7 +176,7 @@ def measure_one(pictures: list[Picture], classifier: Any, request: becausal.Requ
     return found
 
 
-def measure(name: str, classifier: Any, pictures: list[Picture], options: argparse.Namespace) -> dict[str, Any]:
+def measure(name: str, classifier: Any, pictures: list[InputImage], options: argparse.Namespace) -> dict[str, Any]:
     """Everything about one network in one precision."""
     import torch
 
@@ -240,7 +240,7 @@ def measure(name: str, classifier: Any, pictures: list[Picture], options: argpar
     return row
 
 
-def read_pictures(folder: Path | None, count: int) -> list[Picture]:
+def read_pictures(folder: Path | None, count: int) -> list[InputImage]:
     if folder is not None:
         paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in (".jpg", ".jpeg", ".png"))[:count]
         return [load_image(path) for path in paths]
@@ -310,13 +310,13 @@ class Square:
     """Stands for a classifier whose views are squares of SIDE."""
 
     def __init__(self) -> None:
-        from becausal.contracts import Geometry, ModelInfo
+        from becausal.core.contracts import Geometry, ModelInfo
 
         geometry = Geometry((SIDE, SIDE), SIDE)
         self.info = ModelInfo("square", "none", geometry, 3, None, "probabilities", "as they are")
 
 
-def write_profile(pictures: list[Picture], classifier: Any, options: argparse.Namespace) -> None:
+def write_profile(pictures: list[InputImage], classifier: Any, options: argparse.Namespace) -> None:
     """Where Python's time goes while many pictures are explained, after a warm-up."""
     import cProfile
     import io

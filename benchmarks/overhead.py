@@ -30,10 +30,10 @@ from typing import Any
 import numpy as np
 
 import becausal
-from becausal.classifiers import as_classifier, load_model
-from becausal.classifiers.torch_module import TorchClassifier
-from becausal.classifiers.user_code import call, load_function
-from becausal.images import load_image, make_view
+from becausal.images.loading import load_image, make_view
+from becausal.models import as_classifier, load_model
+from becausal.models.torch_module import TorchClassifier
+from becausal.models.user_code import call, load_function
 
 BATCH = 16
 GREY = 128

@@ -23,7 +23,7 @@ from becausal.bench import BENCHES, load_bench
 from becausal.bench.findings import Findings, Table, answered
 from becausal.bench.runs import read_table
 from becausal.bench.wording import best_rows, say_cell, say_command
-from becausal.explainers import METHODS
+from becausal.methods import METHODS
 
 HERE = Path(__file__).parent
 KEPT = HERE / "results"

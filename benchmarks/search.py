@@ -24,8 +24,8 @@ import numpy as np
 from photobombing import Photobomb, choose, read_photobombs
 
 import becausal
-from becausal.contracts import Classifier
-from becausal.images import load_image
+from becausal.core.contracts import Classifier
+from becausal.images.loading import load_image
 
 MILESTONES = (80, 150, 300, 600, 1200, 2400, 10000)
 RUN = ["kind", "model", "set", "method", "options", "fill", "share", "grain", "seed", "name"]
@@ -152,13 +152,15 @@ def anytime_rows(run: Run, request: becausal.Request) -> Iterable[dict[str, Any]
 
 
 def map_rows(run: Run, request: becausal.Request) -> Iterable[dict[str, Any]]:
-    from becausal.engine import Case, Engine
-    from becausal.metrics import trace_curves
+    from becausal.core.metrics import trace_curves
+    from becausal.core.problem import Problem
+    from becausal.engine.engine import Engine
 
     engine = Engine(run.model)
     found = list(run.answers(request))
     items = [
-        (Case(a.view, a.backgrounds, a.target), trace_curves(a.responsibility, np.random.default_rng(0))) for _, a in found
+        (Problem(a.view, a.backgrounds, a.target), trace_curves(a.responsibility, np.random.default_rng(0)))
+        for _, a in found
     ]
     for outcome in engine.run_many(items, width=run.width):
         photo, answer = found[outcome.index]

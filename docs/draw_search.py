@@ -19,19 +19,20 @@ from matplotlib.patches import FancyBboxPatch
 from PIL import Image
 
 import becausal
-from becausal.causal.search import Causal
-from becausal.causal.survey import Survey, survey
-from becausal.contracts import Answers, Classifier, Finding, Problem, Search, Visible
-from becausal.engine import Case, Engine
-from becausal.explanation import Explanation
-from becausal.fills import make_background
-from becausal.images import load_image, make_view
+from becausal.api.explanation import Explanation
+from becausal.core.contracts import Answers, Classifier, Finding, Search, Visible
+from becausal.core.problem import Problem
+from becausal.core.targets import Target
+from becausal.engine.engine import Engine
+from becausal.images.fills import make_background
+from becausal.images.loading import load_image, make_view
+from becausal.methods.causal.search import Causal
+from becausal.methods.causal.survey import Survey, survey
 from becausal.render.figures import INK, SOFT, new_figure, png_bytes
 from becausal.render.painting import Painted, grow, paint_explanation, paint_map, paint_mutant, paint_picture
 from becausal.render.sheets import Sheet, Tile, as_level
 from becausal.render.wording import say_confidence, say_count, say_share
 from becausal.scenes import Scene, make_scene
-from becausal.targets import Target
 
 SEED, SIZE = 107, 512  # a sailboat behind strips
 SHARE = 0.9  # of the original confidence
@@ -106,29 +107,28 @@ def watch(scene: Scene, model: Classifier) -> Watched:
     view = make_view(load_image(scene.picture), model.info.geometry).pixels
     background = make_background("grey", view, rng=np.random.default_rng(0))
     confidence = float(model.classify(view[None])[0, scene.label_index])
-    case = Case(view, (background,), Target(scene.label_index, floor=SHARE * confidence))
+    problem = Problem(view, (background,), Target(scene.label_index, floor=SHARE * confidence))
     options, seed = Causal(grain=FINER), np.random.default_rng(0).spawn(2)[0]
-    problem = Problem(case.grid, scene.label_index, True, view, background)
-    steps, finding = drive(options.search(problem, seed), Engine(model), case)
+    steps, finding = drive(options.search(problem, seed), Engine(model), problem)
     again = survey(
         view, samples=options.survey, patches=options.patches, rng=np.random.default_rng(0).spawn(2)[0].spawn(1)[0]
     )
-    surveyed, looked = drive(again, Engine(model), case)
+    surveyed, looked = drive(again, Engine(model), problem)
     begun = len(surveyed)  # the survey is the search's beginning
     rounds = next(i for i in range(begun, len(steps)) if len(steps[i].wave) > 1)  # the bisection asks one at a time
     asked = steps[begun : rounds - 1]  # then the chain asks what it begins with
     return Watched(steps[:begun], looked, asked, steps[rounds - 1 :], finding)
 
 
-def drive(search: Search[T], engine: Engine, case: Case) -> tuple[list[Step], T]:
+def drive(search: Search[T], engine: Engine, problem: Problem) -> tuple[list[Step], T]:
     """Ask a search's questions one wave after the other; every step, and what it returned."""
     steps: list[Step] = []
     asked: set[bytes] = set()
-    best = np.ones(case.grid, bool)
+    best = np.ones(problem.grid, bool)
     wave = next(search)
     while True:
         asked.update(visible.tobytes() for visible in wave)
-        answers = replace(engine.ask_afresh(case, wave), spent=len(asked))
+        answers = replace(engine.ask_afresh(problem, wave), spent=len(asked))
         best = min([best, *wave[answers.holds]], key=np.sum)
         steps.append(Step(wave, answers, best, len(asked)))
         try:

@@ -6,7 +6,7 @@ python examples/captum_attribution.py
 
 import torch
 
-from becausal.captum import CausalAttribution
+from becausal.interfaces.captum import CausalAttribution
 from becausal.scenes import make_scene
 from becausal.scenes.network import load_network, to_input
 

@@ -7,7 +7,7 @@ python examples/quantus_metric.py
 import numpy as np
 import quantus
 
-from becausal.quantus import explain_func
+from becausal.interfaces.quantus import explain_func
 from becausal.scenes import make_scene
 from becausal.scenes.network import load_network, to_input
 

@@ -10,7 +10,7 @@ object can be seen, and where something stands in front of it.
 import numpy as np
 
 import becausal
-from becausal.classifiers import as_classifier
+from becausal.models import as_classifier
 from becausal.scenes import LABELS, make_scene
 from becausal.scenes.network import load_network
 

@@ -90,9 +90,9 @@ def test_pictures_know_the_base_and_each_other(name):
 
 @pytest.mark.parametrize("name", modules(*ASKING))
 def test_methods_know_questions_and_no_model_no_file_no_picture(name):
-    loads = {m for m in imports(name) if m.startswith(("becausal.scenes", "becausal.classifiers"))}
+    loads = {m for m in imports(name) if m.startswith(("becausal.scenes", "becausal.models"))}
     if name == "explainers.gradients":  # the torch form of the bundled classifier, and the numbers it takes
-        assert loads == {"becausal.scenes.network", "becausal.classifiers.preprocess"}
+        assert loads == {"becausal.scenes.network", "becausal.models.preprocess"}
     else:
         assert not loads
     assert own_floors(name) <= QUESTIONS | {"scenes", "classifiers"}
@@ -256,7 +256,7 @@ def test_library_code_neither_prints_nor_exits():
 
 
 def test_every_error_is_in_the_tree_of_the_docstring():
-    from becausal import errors
+    from becausal.core import errors
 
     kinds = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, Exception)]
     drawn = [line for line in errors.__doc__.splitlines() if "Error" in line]

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from becausal.cli import main
-from becausal.explanation import Explanation
+from becausal.api.explanation import Explanation
+from becausal.interfaces.cli.app import main
 
 MODEL = """
 import numpy as np

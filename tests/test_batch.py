@@ -20,6 +20,7 @@ from PIL import Image
 import becausal
 from batch_toys import MODEL, draw, open_store, toy_job, write_coco, write_pictures
 from becausal.api import Request
+from becausal.api.explanation import Explanation
 from becausal.batch import local, store, work
 from becausal.batch.inputs import find_inputs
 from becausal.batch.local import Processes, Single
@@ -29,11 +30,10 @@ from becausal.batch.records import Done, Failed, Hello, Item, Lost, Task
 from becausal.batch.run import STREAK, run_batch
 from becausal.batch.store import folder_of
 from becausal.batch.truth import inside_boxes, place
-from becausal.cli import main
-from becausal.cli_batch import settings_of
-from becausal.errors import AnswerError, InputError, ModelError, OutputError
-from becausal.explanation import Explanation
-from becausal.frames import Frame
+from becausal.core.errors import AnswerError, InputError, ModelError, OutputError
+from becausal.core.frames import Frame
+from becausal.interfaces.cli.app import main
+from becausal.interfaces.cli.batch import settings_of
 from becausal.scenes import write_scenes
 
 SAME = (

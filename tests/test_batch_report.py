@@ -19,7 +19,7 @@ from becausal.batch.differences import match_rows
 from becausal.batch.overview import histogram, make_overview, take_evenly
 from becausal.batch.reading import Run
 from becausal.batch.store import folder_of
-from becausal.cli import main
+from becausal.interfaces.cli.app import main
 from becausal.scenes import decode_mask
 
 NASTY = 'a<script>alert("1")</script>&.png'

@@ -18,8 +18,8 @@ from PIL import Image
 import becausal
 from becausal.bench import BENCHES, load_bench, run
 from becausal.bench.runs import Store, read_table, table_text
-from becausal.cli import main
-from becausal.errors import BecausalError, OptionError, OutputError
+from becausal.core.errors import BecausalError, OptionError, OutputError
+from becausal.interfaces.cli.app import main
 
 ROOT = Path(becausal.__file__).parent.parent
 QUICK = "causal,rise:masks=60,random"

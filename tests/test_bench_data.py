@@ -16,9 +16,9 @@ from becausal.bench.datasets import occluder_pixels, read_photobombs, read_roami
 from becausal.bench.fetching import Published, get_set, tree_hash
 from becausal.bench.planting import Planting, make_photobombs, make_roaming
 from becausal.bench.shapes import bounds, draw_shape, draw_texture, paste
-from becausal.classifiers import as_classifier
-from becausal.cli import main
-from becausal.errors import BecausalError, NetworkError, OptionError, OutputError
+from becausal.core.errors import BecausalError, NetworkError, OptionError, OutputError
+from becausal.interfaces.cli.app import main
+from becausal.models import as_classifier
 
 
 def greenest(batch: np.ndarray) -> np.ndarray:

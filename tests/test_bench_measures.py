@@ -20,8 +20,8 @@ from becausal.bench.statistics import (
 )
 from becausal.bench.tiny import exact_responsibilities, random_answers, table_of, trained_answers
 from becausal.bench.wording import best_rows, count_failures, say_cell, say_command
-from becausal.causal.exact import responsibilities
-from becausal.metrics import iou, overlap, pieces_found, points_inside, rank_agreement, ranks, recall, top_pixels
+from becausal.core.metrics import iou, overlap, pieces_found, points_inside, rank_agreement, ranks, recall, top_pixels
+from becausal.methods.causal.exact import responsibilities
 
 
 def picture(*rows: str) -> np.ndarray:

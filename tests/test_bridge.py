@@ -6,9 +6,9 @@ import threading
 import numpy as np
 import pytest
 
-from becausal.contracts import Answers, Stop
-from becausal.explainers.bridge import Ended, bridge
-from becausal.searches import Done, step
+from becausal.core.contracts import Answers, Stop
+from becausal.core.searches import Done, step
+from becausal.methods.bridge import Ended, bridge
 
 QUESTION = np.ones((1, 2, 2), bool)
 

@@ -1,7 +1,7 @@
 """The causal core against the definitions, by brute force, on classifiers of a few pixels.
 
-A classifier is a table over all subsets of pixels, as in `becausal.causal.exact`. Each fast part has a slow twin here,
-written from the text of the definitions or of the algorithm and from nothing else.
+A classifier is a table over all subsets of pixels, as in `becausal.methods.causal.exact`. Each fast part has a slow twin
+here, written from the text of the definitions or of the algorithm and from nothing else.
 """
 
 from functools import cache
@@ -12,17 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from becausal.causal import exact, refinement
-from becausal.causal.refinement import DcCausal
-from becausal.causal.responsibility import degrees, mutants, responsibility
-from becausal.causal.search import Causal
-from becausal.contracts import Answers, Problem, Stop
-from becausal.errors import OptionError
-from becausal.extract import extract, prefix, ranking
-from becausal.minimise import Minimal
-from becausal.pipeline import Plan, pursue
-from becausal.regions import Region, split, whole
-from becausal.searches import Course, Done, step
+from becausal.core.contracts import Answers, Stop
+from becausal.core.errors import OptionError
+from becausal.core.extract import extract, prefix, ranking
+from becausal.core.minimise import Minimal
+from becausal.core.pipeline import run_pipeline
+from becausal.core.problem import Problem
+from becausal.core.regions import Region, split, whole
+from becausal.core.request import Request
+from becausal.core.searches import BudgetedRun, Done, step
+from becausal.core.targets import Target
+from becausal.methods.causal import exact, refinement
+from becausal.methods.causal.refinement import DcCausal
+from becausal.methods.causal.responsibility import degrees, mutants, responsibility
+from becausal.methods.causal.search import Causal
 
 GRIDS = [(3, 3), (2, 4), (3, 4), (4, 4), (9,), (2, 2, 3)]
 seeds = st.integers(0, 2**32 - 1)
@@ -72,7 +75,7 @@ def monotone_table(seed, grid):
 
 def problem_of(grid, has_scores=False):
     blank = np.zeros((*grid, 1), np.uint8)
-    return Problem(grid, 0, has_scores, blank, blank)
+    return Problem(blank, (blank,), Target(0), has_scores)
 
 
 # The exact definitions, each against its words
@@ -407,8 +410,8 @@ def test_dc_causal_refuses_options_that_make_no_sense(options):
 @settings(max_examples=60, deadline=None)
 def test_every_extracted_explanation_is_sufficient(seed, grid):
     table = random_table(seed, grid)
-    plan = Plan(explainer=DcCausal(partitions=3), seed=seed)
-    trace, asked = answer(pursue(problem_of(grid), plan, Course(grid)), table)
+    search = run_pipeline(problem_of(grid), DcCausal(partitions=3), Request(seed=seed), BudgetedRun(grid))
+    trace, asked = answer(search, table)
     chosen = int(numbers(trace.visible[None])[0])
     assert table[chosen]
     assert chosen in asked
@@ -563,8 +566,9 @@ def random_classifier(seed):
 
 
 def explain_table(table, margins, *, seed=0):
-    plan = Plan(explainer=Causal(), grain=1, seed=seed)
-    trace, asked = answer(pursue(problem_of(GRID, True), plan, Course(GRID)), table, margins)
+    request = Request(seed=seed, grain=1)
+    search = run_pipeline(problem_of(GRID, True), request.configure(Causal()), request, BudgetedRun(GRID))
+    trace, asked = answer(search, table, margins)
     return trace, int(numbers(trace.visible[None])[0]), len(set(asked))
 
 

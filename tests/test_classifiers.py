@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from becausal.classifiers import KINDS, as_classifier, load_model
-from becausal.classifiers.labels import find_label, read_labels, read_synsets
-from becausal.contracts import Classifier
-from becausal.engine import check_scores
-from becausal.errors import ModelError, OptionError, TargetError
-from becausal.images import load_image, make_view
+from becausal.core.contracts import Classifier
+from becausal.core.errors import ModelError, OptionError, TargetError
+from becausal.engine.engine import check_scores
+from becausal.images.loading import load_image, make_view
+from becausal.models import KINDS, as_classifier, load_model
+from becausal.models.labels import find_label, read_labels, read_synsets
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 MODELS, DATA = SHARED / "models", SHARED / "data"
@@ -137,12 +137,12 @@ def test_every_kind_of_the_table_can_be_imported():
     from importlib import import_module
 
     for kind in KINDS.values():
-        assert callable(import_module(f"becausal.classifiers.{kind.module}").load)
+        assert callable(import_module(f"becausal.models.{kind.module}").load)
 
 
 def test_loading_an_onnx_file_imports_no_heavy_library():
     code = (
-        "import sys, becausal.classifiers as c\n"
+        "import sys, becausal.models as c\n"
         "c.as_classifier(lambda batch: batch)\n"
         "heavy = {'torch', 'transformers', 'timm', 'torchvision', 'keras', 'onnxruntime'} & set(sys.modules)\n"
         "assert not heavy, heavy"

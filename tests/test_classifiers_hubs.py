@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from becausal.classifiers import as_classifier, load_model
-from becausal.contracts import Geometry
-from becausal.errors import MissingExtraError, ModelError, NetworkError
-from becausal.images import load_image, make_view
+from becausal.core.contracts import Geometry
+from becausal.core.errors import MissingExtraError, ModelError, NetworkError
+from becausal.images.loading import load_image, make_view
+from becausal.models import as_classifier, load_model
 
 torch = pytest.importorskip("torch")
 
@@ -90,7 +90,7 @@ def test_a_module_of_hugging_face_in_memory(vit):
 @pytest.mark.parametrize(("h", "w"), [(48, 60), (64, 36), (33, 66)])
 def test_geometry_agrees_with_the_processor_itself(h, w):
     transformers = pytest.importorskip("transformers")
-    from becausal.classifiers.huggingface import read_metadata
+    from becausal.models.huggingface import read_metadata
 
     theirs = transformers.models.convnext.image_processing_pil_convnext.ConvNextImageProcessorPil(
         size={"shortest_edge": 28}, crop_pct=0.875, resample=3
@@ -131,7 +131,7 @@ CROP = {"height": 224, "width": 224}
     ],
 )
 def test_processors_of_all_sorts(given, resize, grid):
-    from becausal.classifiers.huggingface import read_metadata
+    from becausal.models.huggingface import read_metadata
 
     config = types.SimpleNamespace(image_size=32, id2label={"0": "a", "1": "b"}, problem_type=None)
     found = read_metadata(config, given)
@@ -141,7 +141,7 @@ def test_processors_of_all_sorts(given, resize, grid):
 
 
 def test_numbers_of_processors():
-    from becausal.classifiers.huggingface import read_metadata
+    from becausal.models.huggingface import read_metadata
 
     config = types.SimpleNamespace()
     plain = read_metadata(config, processor(size=8, do_rescale=False)).numbers

@@ -28,9 +28,13 @@ import pytest
 from PIL import Image
 
 import becausal
-from becausal.classifiers import as_classifier, load_model, oip_http
-from becausal.classifiers.answer_cache import FILE, AnswerCache
-from becausal.classifiers.endpoint import (
+from becausal.api.explanation import Explanation
+from becausal.core.contracts import Classifier
+from becausal.core.errors import AnswerError, ModelError, NetworkError, OptionError, OutputError
+from becausal.interfaces.cli.app import main
+from becausal.models import as_classifier, load_model, oip_http
+from becausal.models.endpoint.cache import FILE, AnswerCache
+from becausal.models.endpoint.options import (
     EndpointOptions,
     as_words,
     kept_words,
@@ -38,12 +42,8 @@ from becausal.classifiers.endpoint import (
     parse_address,
     parse_endpoint,
 )
-from becausal.classifiers.oip_http import Reply, Transport
-from becausal.classifiers.oip_wire import Tensor, decode, encode, read_metadata
-from becausal.cli import main
-from becausal.contracts import Classifier
-from becausal.errors import AnswerError, ModelError, NetworkError, OptionError, OutputError
-from becausal.explanation import Explanation
+from becausal.models.endpoint.transport import Reply, Transport
+from becausal.models.endpoint.wire import Tensor, decode, encode, read_metadata
 from becausal.scenes import make_scene
 
 ROOT = Path(__file__).parent.parent

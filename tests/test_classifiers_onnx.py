@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from becausal.classifiers import load_model
-from becausal.classifiers.preprocess import PRESETS
-from becausal.errors import ModelError
+from becausal.core.errors import ModelError
+from becausal.models import load_model
+from becausal.models.preprocess import PRESETS
 
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
@@ -224,7 +224,7 @@ def test_memory_that_is_bound_on_a_device_gives_the_same(tmp_path, kind):
     """On the CPU, which onnxruntime treats as one more device."""
     import onnxruntime
 
-    from becausal.classifiers.onnx_binding import BoundRun
+    from becausal.models.onnx_binding import BoundRun
 
     path, _ = make(tmp_path / "net.onnx", ["N", 3, 6, 8], kind=kind)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -241,7 +241,7 @@ def test_memory_that_is_bound_on_a_device_gives_the_same(tmp_path, kind):
 
 
 def test_a_device_may_have_a_number():
-    from becausal.classifiers.onnx_file import _number_of
+    from becausal.models.onnx_file import _number_of
 
     assert [_number_of(name) for name in ("cuda", "cuda:0", "cuda:3")] == [0, 0, 3]
 

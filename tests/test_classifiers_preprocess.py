@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from becausal.classifiers.compose import Composer
-from becausal.classifiers.preprocess import (
+from becausal.core.errors import AnswerError, ModelError, OptionError
+from becausal.models.compose import Composer
+from becausal.models.outputs import Reading, as_table, name_classes, read_output
+from becausal.models.preprocess import (
     PRESETS,
     Normalisation,
     choose_numbers,
@@ -14,9 +16,7 @@ from becausal.classifiers.preprocess import (
     parse_resize,
     plan_geometry,
 )
-from becausal.classifiers.reading import Reading, as_table, name_classes, read_output
-from becausal.classifiers.settings import gather_settings
-from becausal.errors import AnswerError, ModelError, OptionError
+from becausal.models.settings import gather_settings
 
 GREY = Normalisation(1 / 255, order="grey", name="grey")
 NUMBERS = [*PRESETS.values(), parse_numbers("caffe:104,117,123"), GREY]

@@ -5,11 +5,11 @@ import sys
 import numpy as np
 import pytest
 
-from becausal.classifiers import as_classifier, load_model
-from becausal.contracts import Geometry
-from becausal.engine import check_scores
-from becausal.errors import AnswerError, ModelError
-from becausal.images import load_image, make_view
+from becausal.core.contracts import Geometry
+from becausal.core.errors import AnswerError, ModelError
+from becausal.engine.engine import check_scores
+from becausal.images.loading import load_image, make_view
+from becausal.models import as_classifier, load_model
 
 
 def ask(classifier, view, background, visible):

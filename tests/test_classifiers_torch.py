@@ -5,10 +5,10 @@ import sys
 import numpy as np
 import pytest
 
-from becausal.classifiers import as_classifier, load_model
-from becausal.classifiers.preprocess import PRESETS, parse_numbers
-from becausal.classifiers.torch_compose import DeviceComposer, HostComposer
-from becausal.errors import MissingExtraError, ModelError
+from becausal.core.errors import MissingExtraError, ModelError
+from becausal.models import as_classifier, load_model
+from becausal.models.preprocess import PRESETS, parse_numbers
+from becausal.models.torch_compose import DeviceComposer, HostComposer
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402

@@ -17,13 +17,13 @@ import typer
 from PIL import Image
 
 import becausal
-from becausal.cli import app, main
-from becausal.cli_demo import PICTURE, measure_overlap, print_demo
-from becausal.cli_explain import check_writable, choose_folders
-from becausal.cli_inspect import _meaning
-from becausal.cli_settings import Loading, MadeOf, parse_grain, parse_options, spread
-from becausal.errors import OptionError, OutputError
-from becausal.explanation import FILES, Explanation
+from becausal.api.explanation import FILES, Explanation
+from becausal.core.errors import OptionError, OutputError
+from becausal.interfaces.cli.app import app, main
+from becausal.interfaces.cli.demo import PICTURE, measure_overlap, print_demo
+from becausal.interfaces.cli.explain import check_writable, choose_folders
+from becausal.interfaces.cli.inspect import _meaning
+from becausal.interfaces.cli.settings import Loading, MadeOf, parse_grain, parse_options, spread
 
 MODEL = """
 import numpy as np
@@ -449,7 +449,7 @@ def test_an_ascii_terminal_is_enough(place: Path) -> None:
 
 def test_nothing_heavy_is_loaded_until_needed() -> None:
     code = (
-        "import sys, becausal.cli; "
+        "import sys, becausal.interfaces.cli.app; "
         "print([m for m in ('torch', 'matplotlib', 'onnxruntime', 'transformers', 'keras') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

@@ -15,14 +15,15 @@ from PIL import Image
 
 from becausal import load_model
 from becausal.api import Request
-from becausal.cli import main
-from becausal.compare import FILES, Comparison, choose_methods, compare_methods
-from becausal.contracts import Answers, Classifier, Finding, Needs, Problem, Search
-from becausal.errors import ImageError, OptionError, OutputError, TargetError
-from becausal.explainers import METHODS, Method
-from becausal.metrics import area_under, overlap, prefixes, trace_curves
+from becausal.api.compare import FILES, Comparison, choose_methods, compare_methods
+from becausal.core.contracts import Answers, Classifier, Finding, Needs, Search
+from becausal.core.errors import ImageError, OptionError, OutputError, TargetError
+from becausal.core.metrics import area_under, overlap, prefixes, trace_curves
+from becausal.core.problem import Problem
+from becausal.core.searches import Done, step
+from becausal.interfaces.cli.app import main
+from becausal.methods import METHODS, Method
 from becausal.scenes import make_scene
-from becausal.searches import Done, step
 
 SCENE = make_scene(50_000_017, cut=True)
 METHODS_USED = ("causal", "random", "centre")
@@ -51,15 +52,15 @@ class Broken:
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> str:
-    from becausal import explainers
+    from becausal import methods
 
     monkeypatch.setitem(METHODS, "broken", Method("tests", "Broken", "labels", "breaks"))
-    real = explainers.make_explainer
+    real = methods.make_explainer
 
     def make(name: str, options: Any = None) -> Any:
         return Broken() if name == "broken" else real(name, options)
 
-    monkeypatch.setattr("becausal.request.make_explainer", make)
+    monkeypatch.setattr("becausal.api.jobs.make_explainer", make)
     return "broken"
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from becausal.cli import main
+from becausal.interfaces.cli.app import main
 from becausal.scenes import make_scene
 
 ROOT = Path(__file__).parent.parent

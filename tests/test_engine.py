@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 import becausal
 from becausal.api import Failure, Request
-from becausal.causal.refinement import DcCausal
-from becausal.causal.search import Causal
-from becausal.contracts import Classifier, Finding, ModelInfo, Problem, Stop
-from becausal.engine import GRACE, Case, Engine, check_scores
-from becausal.errors import AnswerError, BecausalError, UnstableModelError
-from becausal.searches import gather
-from becausal.targets import STEP, Target
+from becausal.core.contracts import Classifier, Finding, ModelInfo, Stop
+from becausal.core.errors import AnswerError, BecausalError, UnstableModelError
+from becausal.core.problem import Problem
+from becausal.core.searches import gather
+from becausal.core.targets import STEP, Target
+from becausal.engine.engine import GRACE, Engine, check_scores
+from becausal.methods.causal.refinement import DcCausal
+from becausal.methods.causal.search import Causal
 
 
 @dataclass
@@ -76,7 +77,7 @@ class Model:
 
 def case(values, *backgrounds, dtype=np.float32):
     view = np.array(values, dtype)[..., None]
-    return Case(view, tuple(np.full_like(view, b) for b in backgrounds or (0,)), Target(1))
+    return Problem(view, tuple(np.full_like(view, b) for b in backgrounds or (0,)), Target(1))
 
 
 VALUES = [[40, 10, 5], [60, 20, 30]]
@@ -218,7 +219,7 @@ def test_methods_find_the_same_whatever_the_batches(explainer, batch_size):
     items = []
     for _ in range(3):
         subject = case(rng.integers(0, 12, (8, 8)))
-        problem = Problem((8, 8), 1, True, subject.view, subject.backgrounds[0])
+        problem = subject
         items.append((subject, problem))
 
     def findings(batch, width):
@@ -397,7 +398,7 @@ def test_after_an_interrupt_a_search_may_round_off_and_no_new_one_begins():
             return total + len(stop.answers)
 
     model = Model(fails_at=(0,), error=KeyboardInterrupt)
-    big = Case(np.ones((6, 6, 1), np.float32), (np.zeros((6, 6, 1), np.float32),), Target(1))
+    big = Problem(np.ones((6, 6, 1), np.float32), (np.zeros((6, 6, 1), np.float32),), Target(1))
     first = np.ones((1, 6, 6), bool)
 
     def start():

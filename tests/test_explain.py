@@ -14,10 +14,10 @@ from PIL import Image
 import becausal
 import becausal.scenes
 from becausal.api import Failure, Request
-from becausal.classifiers import as_classifier, read_labels
-from becausal.errors import AnswerError, BecausalError, FillError, OptionError, OutputError, TargetError
-from becausal.explanation import FILES, SCHEMA, Explanation
-from becausal.regions import cells
+from becausal.api.explanation import FILES, SCHEMA, Explanation
+from becausal.core.errors import AnswerError, BecausalError, FillError, OptionError, OutputError, TargetError
+from becausal.core.regions import cells
+from becausal.models import as_classifier, read_labels
 from becausal.scenes import make_scene
 
 FOLDER = Path(becausal.scenes.__file__).parent / "bundled"

@@ -2,28 +2,30 @@
 
 import itertools
 import sys
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 
 import becausal
-from becausal.classifiers import as_classifier
-from becausal.contracts import Answers, Problem, Stop
-from becausal.engine import Case, Engine
-from becausal.errors import MissingExtraError, OptionError
-from becausal.explainers import METHODS, make_explainer
-from becausal.explainers.lime_superpixels import Lime
-from becausal.explainers.occlusion import Occlusion
-from becausal.explainers.rise import Rise
-from becausal.explainers.sbfl import MEASURES, Sbfl, Spectrum, Tally
-from becausal.explainers.shap_partition import Shap, halve
-from becausal.fills import make_background
-from becausal.patches import fit_ridge, superpixels
-from becausal.regions import pieces
+from becausal.core.contracts import Answers, Stop
+from becausal.core.errors import MissingExtraError, OptionError
+from becausal.core.patches import fit_ridge, superpixels
+from becausal.core.problem import Problem
+from becausal.core.regions import pieces
+from becausal.core.searches import Done, step
+from becausal.core.targets import Target
+from becausal.engine.engine import Engine
+from becausal.images.fills import make_background
+from becausal.methods import METHODS, make_explainer
+from becausal.methods.lime_superpixels import Lime
+from becausal.methods.occlusion import Occlusion
+from becausal.methods.rise import Rise
+from becausal.methods.sbfl import MEASURES, Sbfl, Spectrum, Tally
+from becausal.methods.shap_partition import Shap, halve
+from becausal.models import as_classifier
 from becausal.scenes import NOTHING, make_scene
-from becausal.searches import Done, step
-from becausal.targets import Target
 
 #: Every method of this file, with options that make it ask at most this many questions.
 SMALL = {
@@ -66,10 +68,10 @@ def pose(function, grid, *, channels=1, dtype=np.float32):
     classifier = as_classifier(function)
     view = np.full((*grid, channels), 180, dtype)
     view[0] = 90  # two colours, so that superpixels have something to find
-    case = Case(view, (np.zeros_like(view),), Target(1))
+    case = Problem(view, (np.zeros_like(view),), Target(1))
     classifier.stage(*case.backgrounds, view)
     has_scores = classifier.info.output != "labels"
-    return classifier, case, Problem(grid, 1, has_scores, view, case.backgrounds[0], classifier)
+    return classifier, case, replace(case, has_scores=has_scores, model=classifier)
 
 
 def run(name, function, grid, *, seed=0, batch_size=None, max_calls=None, **kind):
@@ -95,7 +97,7 @@ def answers(values):
 
 def problem_of(grid, *, view=None):
     view = np.zeros((*grid, 1), np.float32) if view is None else view
-    return Problem(grid, 0, True, view, np.zeros_like(view))
+    return Problem(view, (np.zeros_like(view),), Target(0))
 
 
 # The contract
@@ -479,8 +481,8 @@ def find_scenes(count, first=1000):
         label = classifier.info.labels.index(scene.label)
         if np.argmax(scores[0]) != label or np.argmax(scores[1]) == label:
             continue
-        case = Case(scene.picture, (background,), Target(label))
-        found.append((scene, case, Problem(case.grid, label, True, scene.picture, background, classifier)))
+        case = Problem(scene.picture, (background,), Target(label))
+        found.append((scene, case, replace(case, model=classifier)))
         if len(found) == count:
             return found
 

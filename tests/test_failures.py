@@ -11,21 +11,21 @@ from PIL import Image
 import becausal
 from batch_toys import MODEL, write_pictures
 from becausal.api import Failure, Request, explain_numbered, find_failure
+from becausal.api.explanation import Explanation
 from becausal.batch.reading import Run
 from becausal.bench import performing, run
-from becausal.classifiers import as_classifier
-from becausal.cli import main
-from becausal.contracts import Finding, Stop, say
-from becausal.engine import Engine
-from becausal.errors import AnswerError, NetworkError
-from becausal.explanation import Explanation
+from becausal.core.checks import removals
+from becausal.core.contracts import Finding, Stop, with_hints
+from becausal.core.errors import AnswerError, NetworkError
+from becausal.engine.engine import Engine
+from becausal.interfaces.cli.app import main
+from becausal.interfaces.web.answers import draw_found
+from becausal.interfaces.web.limits import Limits
+from becausal.interfaces.web.pictures import Upload
+from becausal.interfaces.web.questions import Search
+from becausal.interfaces.web.work import Job
+from becausal.models import as_classifier
 from becausal.render.wording import say_stopped
-from becausal.verify import removals
-from becausal.web.answers import draw_found
-from becausal.web.limits import Limits
-from becausal.web.pictures import Upload
-from becausal.web.questions import Search
-from becausal.web.work import Job
 from test_bench import bombed, bright, photos  # noqa: F401 - two are fixtures
 from test_classifiers_oip import Server, corner
 from test_classifiers_oip import picture as photo
@@ -50,7 +50,7 @@ METHODS = {
 
 
 @dataclass
-class Course:
+class BudgetedRun:
     """An undisturbed run: how it ended, and in which stage each call was made, the first look and the last among them."""
 
     end: Explanation
@@ -70,7 +70,7 @@ def follow(options):
 
     end = becausal.explain(picture(), Model(needed=150.0, batch_size=1), progress=note, **options)
     assert len(stages) == end.calls
-    return Course(end, stages)
+    return BudgetedRun(end, stages)
 
 
 def kept(explanation, background, visible):
@@ -222,7 +222,7 @@ def test_a_failure_goes_before_the_budget():
 def test_a_model_that_dies_after_an_interrupt_leaves_the_best_so_far(inside, monkeypatch):
     """The search is told to round off, or is broken off inside, and the model is gone before it can."""
     model = dead_after(LONG) if inside else dead_after(40, Pressed)
-    note = becausal.causal.search.Seen.note
+    note = becausal.methods.causal.search.Seen.note
 
     def press(self, *words):
         if len(model.batches) > 40:
@@ -231,7 +231,7 @@ def test_a_model_that_dies_after_an_interrupt_leaves_the_best_so_far(inside, mon
         return note(self, *words)
 
     if inside:
-        monkeypatch.setattr(becausal.causal.search.Seen, "note", press)
+        monkeypatch.setattr(becausal.methods.causal.search.Seen, "note", press)
     explanation = becausal.explain(picture(), model, fill="black", grain=1)
     assert explanation.stopped_by == "failure"
     assert any("broken off inside" in note for note in explanation.notes) == inside
@@ -333,7 +333,7 @@ def test_an_outcome_has_the_error_and_the_answers_there_were():
 
 def stubborn(heard):
     """It goes on asking whatever it is told: something new, something known, and past the memo."""
-    for wave in (rows(*"012345"), rows("0"), rows("5"), say(rows("0"), afresh=True)):
+    for wave in (rows(*"012345"), rows("0"), rows("5"), with_hints(rows("0"), uncached=True)):
         try:
             heard.append(len((yield wave)))
         except Stop as told:

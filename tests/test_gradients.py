@@ -9,20 +9,22 @@ import numpy as np
 import pytest
 
 from becausal import load_model
-from becausal.contracts import Classifier, Finding, Problem, Saliency
-from becausal.errors import MissingExtraError, ModelError, OptionError
-from becausal.explainers import METHODS, make_explainer
-from becausal.fills import make_background
+from becausal.core.contracts import Classifier, Finding, Saliency
+from becausal.core.errors import MissingExtraError, ModelError, OptionError
+from becausal.core.problem import Problem
+from becausal.core.searches import Done, step
+from becausal.core.targets import Target
+from becausal.images.fills import make_background
+from becausal.methods import METHODS, make_explainer
 from becausal.scenes import LABELS, NOTHING, Scene, make_scene
-from becausal.searches import Done, step
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("captum", reason="captum is not installed")
 from torch import nn  # noqa: E402
 
-from becausal.classifiers.settings import Settings  # noqa: E402
-from becausal.classifiers.torch_module import wrap  # noqa: E402
-from becausal.explainers.gradients import differentiable, open_up, walk  # noqa: E402
+from becausal.methods.gradients import differentiable, open_up, walk  # noqa: E402
+from becausal.models.settings import Settings  # noqa: E402
+from becausal.models.torch_module import wrap  # noqa: E402
 
 NAMES = tuple(name for name, method in METHODS.items() if method.needs == "gradients")
 QUICK: dict[str, dict[str, Any]] = {"ig": {"steps": 10}, "extremal": {"steps": 25}}
@@ -60,7 +62,7 @@ def scenes(count: int) -> tuple[Scene, ...]:
 
 def pose(pixels: Any, label_id: int, model: Classifier, fill: str = "grey") -> Problem:
     background = make_background(fill, pixels, rng=np.random.default_rng(0))
-    return Problem(pixels.shape[:2], label_id, True, pixels, background, model)
+    return Problem(pixels, (background,), Target(label_id), model=model)
 
 
 def scene_problem(number: int = 0) -> Problem:
@@ -196,7 +198,7 @@ def test_rap_is_conserved_through_sums_joins_and_functions() -> None:
 
 def test_rap_follows_its_definition() -> None:
     """One hidden layer of two units, by hand: absolute influence, then earning and shifting."""
-    from becausal.explainers.relative import share, share_output
+    from becausal.methods.relative import share, share_output
 
     x = torch.tensor([[1.0, 2.0, 0.0]], dtype=torch.float64)
     weight = torch.tensor([[2.0, -1.0, 5.0], [1.0, 1.0, -3.0]], dtype=torch.float64)
@@ -272,7 +274,7 @@ def test_a_model_that_can_only_be_asked_is_refused(name: str) -> None:
     def predict(batch: Any) -> Any:
         return np.stack([batch.mean((1, 2, 3)) / 255, 1 - batch.mean((1, 2, 3)) / 255], 1)
 
-    from becausal.classifiers import as_classifier
+    from becausal.models import as_classifier
 
     problem = pose(np.zeros((16, 16, 3), np.uint8), 0, as_classifier(predict))
     with pytest.raises(ModelError, match=rf"{name} needs gradients.*torch:file\.py:build"):

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from becausal.contracts import Geometry
-from becausal.errors import ImageError
-from becausal.frames import plan_frame
-from becausal.images import Frame, Picture, load_image, make_view
+from becausal.core.contracts import Geometry
+from becausal.core.errors import ImageError
+from becausal.core.frames import plan_frame
+from becausal.images.loading import Frame, InputImage, load_image, make_view
 
 
 def save(tmp_path, image, name="picture.png", **options):
@@ -379,7 +379,7 @@ def test_views_of_any_dimension_are_their_own_original(grid):
 
 
 def test_pictures_are_plain_records():
-    picture = Picture(np.zeros((2, 3, 3), np.uint8), "a", "b")
+    picture = InputImage(np.zeros((2, 3, 3), np.uint8), "a", "b")
     assert picture.grid == (2, 3)
     with pytest.raises(AttributeError):
         picture.name = "c"

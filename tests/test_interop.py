@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from becausal.errors import MissingExtraError, OptionError, TargetError
+from becausal.core.errors import MissingExtraError, OptionError, TargetError
 from becausal.scenes import Scene, make_scene
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-from becausal.captum import CausalAttribution  # noqa: E402
-from becausal.quantus import explain_func  # noqa: E402
+from becausal.interfaces.captum import CausalAttribution  # noqa: E402
+from becausal.interfaces.quantus import explain_func  # noqa: E402
 from becausal.scenes.network import load_network, to_input  # noqa: E402
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

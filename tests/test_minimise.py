@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from becausal.contracts import Answers, Stop
-from becausal.minimise import grains, minimise, present, settle
-from becausal.regions import cells
-from becausal.searches import Done, step
-from becausal.verify import Checks, check, compare, removals
+from becausal.core.checks import Checks, check, compare, removals
+from becausal.core.contracts import Answers, Stop
+from becausal.core.minimise import grains, minimise, present, settle
+from becausal.core.regions import cells
+from becausal.core.searches import Done, step
 
 seeds = st.integers(0, 2**32 - 1)
 #: Grids and the finest grain to go to; the last three go through several grains.

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from becausal.causal.lattice import Harm, add_up, sizes_of
-from becausal.causal.parts import BLOCK, KINDS, RADII, STRETCH, Proposer
+from becausal.methods.causal.lattice import RemovalCost, add_up, sizes_of
+from becausal.methods.causal.parts import BLOCK, KINDS, RADII, STRETCH, Proposer
 
 seeds = st.integers(0, 2**32 - 1)
 lattices = st.lists(st.integers(1, 9), min_size=1, max_size=3).map(tuple)
@@ -131,7 +131,7 @@ def test_places_of_little_expected_harm_are_drawn_more_often():
 def test_harm_is_shared_among_the_cells_that_were_hidden_for_it(shape, seed, count):
     rng = np.random.default_rng(seed)
     parts, losses = rng.random((count, *shape)) < 0.5, rng.normal(size=count)
-    harm, loss, trials = Harm(shape), np.zeros(shape), np.zeros(shape)
+    harm, loss, trials = RemovalCost(shape), np.zeros(shape), np.zeros(shape)
     harm.learn(parts, losses)
     for part, lost in zip(parts, losses, strict=True):
         loss[part] += lost / max(1, part.sum())

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from becausal.errors import FillError, MissingExtraError, TargetError
-from becausal.fills import NAMES, box_blur, make_background, span
-from becausal.regions import Region, cells, cut, default_grain, pieces, shown_without, split, whole
-from becausal.targets import Target
+from becausal.core.errors import FillError, MissingExtraError, TargetError
+from becausal.core.regions import Region, cells, cut, default_grain, pieces, shown_without, split, whole
+from becausal.core.targets import Target
+from becausal.images.fills import NAMES, box_blur, make_background, span
 
 seeds = st.integers(0, 2**32 - 1)
 grids = st.lists(st.integers(1, 13), min_size=1, max_size=3).map(tuple)

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from becausal.engine import Stats
-from becausal.explanation import Explanation, Origin
-from becausal.images import Frame
+from becausal.api.explanation import Explanation, Origin
+from becausal.core.checks import Checks
+from becausal.core.targets import Target
+from becausal.engine.engine import Stats
+from becausal.images.loading import Frame
 from becausal.render.figures import explanation_png, plot, plot_map, png_bytes, printable
 from becausal.render.painting import grow, paint_explanation, paint_mutant
 from becausal.render.report import render_report
 from becausal.render.sheets import as_level, choose_scale, choose_slices, lay_out
 from becausal.render.signals import runs
 from becausal.render.wording import say_checks, say_command, say_confidence, say_share, say_stopped
-from becausal.targets import Target
-from becausal.verify import Checks
 
 GRIDS = [(400,), (1,), (32, 48), (1, 1), (4, 4), (224, 224), (700, 20), (12, 16, 16), (1, 8, 8)]
 

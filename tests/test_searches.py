@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from becausal.contracts import Answers, Stop
-from becausal.errors import AnswerError
-from becausal.searches import Course, Done, contrastive, gather, step
+from becausal.core.contracts import Answers, Stop
+from becausal.core.errors import AnswerError
+from becausal.core.searches import BudgetedRun, Done, contrastive, gather, step
 
 GRID = (4,)
 
@@ -149,7 +149,7 @@ def test_gather_hands_out_every_answer_once_and_in_order(plans):
     assert state.result == wanted
 
 
-# Course
+# BudgetedRun
 
 
 def drive(search, table, *, spent=0, memo=None):
@@ -167,7 +167,7 @@ def drive(search, table, *, spent=0, memo=None):
 
 
 def test_a_course_remembers_the_smallest_set_that_held():
-    course = Course(GRID)
+    course = BudgetedRun(GRID)
     assert course.visible.all()
     assert course.pixels == 4
     waves = [wave([0, 1, 2], [1, 2]), wave([3], [2, 3]), wave([0, 1, 3], [0, 3])]
@@ -179,7 +179,7 @@ def test_a_course_remembers_the_smallest_set_that_held():
 
 
 def test_a_course_keeps_a_copy():
-    course = Course(GRID)
+    course = BudgetedRun(GRID)
     asked = wave([1])
     course.note(asked, answers([True], 1))
     asked[:] = False
@@ -187,13 +187,13 @@ def test_a_course_keeps_a_copy():
 
 
 def test_follow_passes_results_and_answers_through():
-    result, asked = drive(Course(GRID).follow(asks(wave([0], [1]), wave([2]))), lambda row: row[1])
+    result, asked = drive(BudgetedRun(GRID).follow(asks(wave([0], [1]), wave([2]))), lambda row: row[1])
     assert result == [("", [False, True]), ("", [False])]
     assert asked == [2, 1]
 
 
 def test_follow_stops_a_search_at_its_limit_with_the_part_that_fitted():
-    course = Course(GRID)
+    course = BudgetedRun(GRID)
     search = course.follow(asks(wave([0], [1]), wave([2], [3], [0, 1]), wave([1, 2])), limit=4)
     result, asked = drive(search, lambda row: row[3])
     assert asked == [2, 2]  # never more than the limit
@@ -204,7 +204,7 @@ def test_follow_stops_a_search_at_its_limit_with_the_part_that_fitted():
 
 
 def test_follow_counts_what_was_spent_before():
-    course = Course(GRID)
+    course = BudgetedRun(GRID)
     drive(course.follow(asks(wave([0], [1]))), lambda row: True)
     result, asked = drive(course.follow(asks(wave([2], [3])), limit=2), lambda row: True, spent=2)
     assert (result, asked) == ([("", "budget", [])], [])
@@ -212,7 +212,7 @@ def test_follow_counts_what_was_spent_before():
 
 
 def test_a_question_that_costs_several_calls_counts_as_such():
-    course = Course(GRID, price=3)
+    course = BudgetedRun(GRID, price=3)
     search = course.follow(asks(wave([0], [1], [2], [3])), limit=8)
     assert len(step(search, None)) == 2  # nine calls would be too many
     assert step(search, answers([True, False], spent=6)) == Done([("", "budget", [True, False])])
@@ -220,7 +220,7 @@ def test_a_question_that_costs_several_calls_counts_as_such():
 
 
 def test_follow_hears_a_stop_from_outside():
-    course = Course(GRID)
+    course = BudgetedRun(GRID)
     search = course.follow(asks(wave([0, 1], [0]), wave([3])))
     step(search, None)
     state = step(search, Stop("interrupt", answers([True], spent=7)))
@@ -232,7 +232,7 @@ def test_follow_hears_a_stop_from_outside():
 
 
 def test_the_first_reason_to_stop_stays():
-    course = Course(GRID)
+    course = BudgetedRun(GRID)
     search = course.follow(asks(wave([0]), wave([1])), limit=1)
     step(search, None)
     step(search, Stop("interrupt"))
@@ -244,7 +244,7 @@ def test_a_stop_that_a_search_does_not_catch_comes_out():
     def deaf():
         yield wave([0])
 
-    search = Course(GRID).follow(deaf(), limit=0)
+    search = BudgetedRun(GRID).follow(deaf(), limit=0)
     with pytest.raises(Stop, match="budget"):
         step(search, None)
 
@@ -258,7 +258,7 @@ def test_a_limit_is_never_passed_and_never_bites_early(sizes, limit):
     waves = [
         np.array([[n >> i & 1 for i in range(8)] for n in (next(numbers) for _ in range(size))], bool) for size in sizes
     ]
-    course = Course(grid)
+    course = BudgetedRun(grid)
     result, asked = drive(course.follow(asks(*waves), limit=limit), lambda row: bool(row[0]))
     total = sum(sizes)
     assert sum(asked) == (total if limit is None else min(limit, total))

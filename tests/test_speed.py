@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 import becausal
 from becausal.api import Failure, Request, explain_numbered
-from becausal.causal.search import Causal
-from becausal.contracts import AsyncClassifier, Classifier, Problem, Stop, Wave, say
-from becausal.engine import LOOKS, Engine
-from becausal.errors import AnswerError
-from becausal.minimise import minimise
+from becausal.core.contracts import AsyncClassifier, Classifier, Stop, Wave, with_hints
+from becausal.core.errors import AnswerError
+from becausal.core.minimise import minimise
+from becausal.core.problem import Problem
+from becausal.core.targets import Target
+from becausal.engine.engine import LOOKS, Engine
+from becausal.methods.causal.search import Causal
 from becausal.scenes import make_scene
-from becausal.targets import Target
 from test_engine import GRID, VALUES, Model, asks, case, picture, random_waves, rows, told
 
 
@@ -60,7 +61,7 @@ def test_the_double_is_a_classifier_beside_us_and_the_plain_one_is_not():
 
 
 def test_a_wave_is_an_array_and_its_parts_say_nothing():
-    wave = say(rows("0", "1"), ahead=lambda count: [], afresh=True)
+    wave = with_hints(rows("0", "1"), lookahead=lambda count: [], uncached=True)
     assert isinstance(wave, Wave)
     assert wave.afresh
     for part in (wave[:1], ~wave, wave.copy(), np.concatenate([wave, wave])):
@@ -160,7 +161,7 @@ def test_guesses_save_batches_and_are_counted_apart(seed):
 
 def test_a_guess_that_breaks_the_model_is_as_if_it_had_not_been_made():
     def guessing():
-        answers = yield say(rows("0 3"), ahead=lambda count: [rows("5")[0]])
+        answers = yield with_hints(rows("0 3"), lookahead=lambda count: [rows("5")[0]])
         return answers, (yield rows("3"))
 
     values = np.array(VALUES)
@@ -175,7 +176,7 @@ def test_a_guess_that_breaks_the_model_is_as_if_it_had_not_been_made():
 def test_a_guess_that_is_known_already_is_not_asked():
     def guessing():
         yield rows("0", "1")
-        yield say(rows("2"), ahead=lambda count: [*rows("0", "2", "3", "3", "4")][:count])
+        yield with_hints(rows("2"), lookahead=lambda count: [*rows("0", "2", "3", "3", "4")][:count])
         yield rows("3")
 
     model = Later(ahead=3)
@@ -188,7 +189,7 @@ def test_a_guess_that_is_known_already_is_not_asked():
 def test_the_budget_counts_no_guess_and_an_answer_beyond_it_is_not_told():
     def guessing():
         try:
-            yield say(rows("0"), ahead=lambda count: [*rows("1", "2", "3")])
+            yield with_hints(rows("0"), lookahead=lambda count: [*rows("1", "2", "3")])
             yield rows("1", "2", "3")
         except Stop as stop:
             return stop.answers

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from becausal.api import Failure, Request, explain_numbered
-from becausal.classifiers import as_classifier
-from becausal.classifiers.preprocess import PRESETS
+from becausal.engine.workers import natural_count
+from becausal.models import as_classifier
+from becausal.models.preprocess import PRESETS
 from becausal.scenes import make_scene
-from becausal.workers import natural_count
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
-from becausal.classifiers.torch_compose import DeviceComposer, Pool  # noqa: E402
-from becausal.classifiers.torch_device import DeviceRunner  # noqa: E402
-from becausal.classifiers.torch_module import TorchClassifier  # noqa: E402
+from becausal.models.torch_compose import DeviceComposer, Pool  # noqa: E402
+from becausal.models.torch_device import DeviceRunner  # noqa: E402
+from becausal.models.torch_module import TorchClassifier  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -203,7 +203,7 @@ def test_the_natural_number_of_processes_leaves_cores_for_others():
 
 def test_a_process_never_uses_a_key_twice():
     """A pair of the last task that is let go late must not take one of this task with it."""
-    from becausal.remote import RemoteClassifier, Task
+    from becausal.engine.remote import RemoteClassifier, Task
 
     class Line:
         def __init__(self):

@@ -6,13 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import becausal
-from becausal.causal.lattice import Harm, Lattice, smooth
-from becausal.causal.search import Causal, Seen
-from becausal.causal.survey import Survey, survey
-from becausal.contracts import Answers, Problem
-from becausal.errors import OptionError
-from becausal.patches import clusters, superpixels
-from becausal.searches import Done, step
+from becausal.core.contracts import Answers
+from becausal.core.errors import OptionError
+from becausal.core.patches import clusters, superpixels
+from becausal.core.problem import Problem
+from becausal.core.searches import Done, step
+from becausal.core.targets import Target
+from becausal.methods.causal.lattice import Lattice, RemovalCost, smooth
+from becausal.methods.causal.search import Causal, Seen
+from becausal.methods.causal.survey import Survey, survey
 
 
 def rng(seed=0):
@@ -125,7 +127,7 @@ def test_smoothing_is_the_mean_over_a_box(shape):
 
 
 def test_what_was_expected_counts_as_trials_that_do_not_fade():
-    harm = Harm((2,), np.array([1.0, 3.0]), 2.0)
+    harm = RemovalCost((2,), np.array([1.0, 3.0]), 2.0)
     assert harm.estimate().tolist() == [1.0, 3.0]
     harm.learn(np.array([[True, False]]), np.array([7.0]))
     assert harm.estimate().tolist() == [3.0, 3.0]  # (7 + 2 * 1) / (1 + 2)
@@ -138,7 +140,7 @@ def test_what_was_expected_counts_as_trials_that_do_not_fade():
 
 
 def problem_of(view, budget=None):
-    return Problem(view.shape[:2], 0, False, view, np.zeros_like(view), budget=budget)
+    return Problem(view, (np.zeros_like(view),), Target(0), has_scores=False, budget=budget)
 
 
 def needs_right_half(wave):

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 import becausal
-from becausal.cli import main
+from becausal.interfaces.cli.app import main
 from becausal.scenes import make_scene
 from web_serving import load_benchmark, serving
 
@@ -297,7 +297,7 @@ def test_serve_says_in_a_line_what_is_wrong(capsys, port):
 
 WATCHED = """
 import json, socket, sys
-from becausal.cli import main
+from becausal.interfaces.cli.app import main
 
 asked = []
 connect, find = socket.socket.connect, socket.getaddrinfo
@@ -338,7 +338,7 @@ def test_the_server_calls_nobody_and_ends_with_ctrl_c():
 def test_without_gradio_the_extra_is_named():
     code = (
         "import sys; sys.modules['gradio'] = None\n"
-        "from becausal.cli import main\n"
+        "from becausal.interfaces.cli.app import main\n"
         "assert main(['--help']) == 0 and main(['serve', '--help']) == 0\n"
         "raise SystemExit(main(['serve', '--port', '0']))"
     )

@@ -16,17 +16,16 @@ from PIL import Image
 
 import becausal
 from becausal.api import Status
-from becausal.cli_serve import load_models, name_model
-from becausal.cli_settings import Loading
-from becausal.contracts import Classifier
-from becausal.errors import ImageError, InputError, ModelError, OptionError
-from becausal.images import load_image
-from becausal.scenes import make_scene
-from becausal.web import answers, closeups, parts
-from becausal.web.guard import Guard, Refusal, name_of, read_event
-from becausal.web.limits import Limits
-from becausal.web.pictures import EXAMPLES, Upload, clean_name, draw_examples, read_picture
-from becausal.web.questions import (
+from becausal.core.contracts import Classifier
+from becausal.core.errors import ImageError, InputError, ModelError, OptionError
+from becausal.images.loading import load_image
+from becausal.interfaces.cli.serve import load_models, name_model
+from becausal.interfaces.cli.settings import Loading
+from becausal.interfaces.web import answers, closeups, parts
+from becausal.interfaces.web.guard import Guard, Refusal, name_of, read_event
+from becausal.interfaces.web.limits import Limits
+from becausal.interfaces.web.pictures import EXAMPLES, Upload, clean_name, draw_examples, read_picture
+from becausal.interfaces.web.questions import (
     Contest,
     Search,
     Wish,
@@ -38,8 +37,9 @@ from becausal.web.questions import (
     offer_methods,
     refuse_misfits,
 )
-from becausal.web.sessions import UNCLAIMED, Found, Sessions
-from becausal.web.work import Desk, Job
+from becausal.interfaces.web.sessions import UNCLAIMED, Found, Sessions
+from becausal.interfaces.web.work import Desk, Job
+from becausal.scenes import make_scene
 
 LIMITS = Limits()
 
@@ -401,9 +401,7 @@ def test_no_fill_that_reads_a_file_is_offered():
 
 
 def test_methods_that_look_inside_are_offered_only_where_one_can():
-    blind = becausal.classifiers.as_classifier(
-        lambda batch: np.stack([batch.mean((1, 2, 3)), batch.max((1, 2, 3))], 1) / 255
-    )
+    blind = becausal.models.as_classifier(lambda batch: np.stack([batch.mean((1, 2, 3)), batch.max((1, 2, 3))], 1) / 255)
     assert "causal" in offer_methods(blind)
     assert "grad-cam" not in offer_methods(blind)
 
@@ -660,7 +658,7 @@ def test_a_small_confidence_is_not_said_to_be_none(found):
 @pytest.fixture
 def page(model):
     pytest.importorskip("gradio", reason="gradio is not installed: pip install 'becausal[web]'")
-    from becausal.web.page import Page
+    from becausal.interfaces.web.page import Page
 
     desk = Desk(LIMITS)
     yield Page({"bundled": model}, Sessions(LIMITS), desk, draw_examples(), LIMITS)
@@ -673,7 +671,7 @@ def event(**data):
 
 def hold_first(monkeypatch, name, is_first):
     """Have the first call of a function of the page wait; whether it waits already, and the word to go on."""
-    from becausal.web import page
+    from becausal.interfaces.web import page
 
     begun, go_on, function = threading.Event(), threading.Event(), getattr(page, name)
 

@@ -6,10 +6,10 @@ explanation.plot()
 """
 
 from becausal.api import Failure, Request, Status, classify, explain, explain_many, verify
-from becausal.classifiers import load_model
-from becausal.errors import BecausalError
-from becausal.explanation import Explanation
-from becausal.verify import Checks, Claim
+from becausal.api.explanation import Explanation
+from becausal.core.checks import Checks, Claim
+from becausal.core.errors import BecausalError
+from becausal.models import load_model
 
 __version__ = "0.1.0"
 

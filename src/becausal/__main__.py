@@ -2,7 +2,7 @@
 
 import sys
 
-from becausal.cli import main
+from becausal.interfaces.cli.app import main
 
 if __name__ == "__main__":
     sys.exit(main())

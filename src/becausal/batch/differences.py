@@ -8,7 +8,7 @@ import numpy as np
 
 from becausal.batch.overview import OUTSIDE, Histogram, histogram
 from becausal.batch.reading import Row, Run
-from becausal.errors import InputError
+from becausal.core.errors import InputError
 
 
 @dataclass(frozen=True)

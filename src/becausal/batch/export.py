@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from becausal.batch.reading import Row, Run
 from becausal.batch.store import COLUMNS, RESULTS
-from becausal.errors import MissingExtraError, OptionError, OutputError
+from becausal.core.errors import MissingExtraError, OptionError, OutputError
 from becausal.scenes import encode_mask
 
 PAGE = 4096  # rows per group of a Parquet file

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from becausal.batch.records import Box, Item
-from becausal.errors import InputError
+from becausal.core.errors import InputError
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".npy")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from becausal.batch.records import NATURAL, Broken, Check, Failed, Hello, Job, Lost, Result, Task
 from becausal.batch.work import one_line, open_model, work
-from becausal.errors import BecausalError, ModelError
+from becausal.core.errors import BecausalError, ModelError
 
 STARTS = 3  # how often in a row a worker may die before it has loaded the model
 

@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from becausal.errors import OutputError
+from becausal.core.errors import OutputError
 
 
 class FolderLock:

@@ -9,7 +9,7 @@ MOST = 512  # events remembered
 
 
 class Pace:
-    """The rate over the last two minutes: old enough to be steady, young enough to follow a change.
+    """The rate over the last two minutes: old enough to be quantise_margin, young enough to follow a change.
 
     total: pictures in all; done: those dealt with before this start.
     """

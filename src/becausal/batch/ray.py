@@ -17,7 +17,7 @@ from typing import Any
 
 from becausal.batch.records import NATURAL, Broken, Check, Failed, Hello, Job, Lost, Result, Task
 from becausal.batch.work import one_line, open_model, work
-from becausal.errors import BecausalError, InputError, MissingExtraError, ModelError
+from becausal.core.errors import BecausalError, InputError, MissingExtraError, ModelError
 
 PORTION = 4  # tasks per picture side by side in one hand-over
 DEPTH = 2  # portions an actor is given at a time

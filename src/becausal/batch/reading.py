@@ -9,13 +9,13 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from becausal.api.explanation import Explanation
 from becausal.batch.records import Box
 from becausal.batch.store import COLUMNS, INDEX, folder_of, list_changes, read_about
 from becausal.batch.truth import choose_boxes
-from becausal.contracts import Visible
-from becausal.errors import OutputError
-from becausal.explanation import Explanation
-from becausal.frames import Frame
+from becausal.core.contracts import Visible
+from becausal.core.errors import OutputError
+from becausal.core.frames import Frame
 
 Row = dict[str, Any]
 

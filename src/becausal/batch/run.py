@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from becausal.batch.records import Done, Failed, Lost, Pool, Task
 from becausal.batch.store import Store
-from becausal.errors import AnswerError
+from becausal.core.errors import AnswerError
 
 STREAK = 50  # pictures in a row on which the model itself breaks, after which the fault is not in the pictures
 

@@ -25,7 +25,7 @@ from typing import Any
 from becausal.batch.inputs import Inputs
 from becausal.batch.lock import FolderLock
 from becausal.batch.records import Done, Failed, Hello, Item, Task
-from becausal.errors import InputError, OutputError
+from becausal.core.errors import InputError, OutputError
 
 INDEX = "index.sqlite"
 VERSION = 1

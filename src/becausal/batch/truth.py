@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from becausal.batch.records import Box, Item
-from becausal.contracts import Visible
-from becausal.frames import Frame
+from becausal.core.contracts import Visible
+from becausal.core.frames import Frame
 
 
 @dataclass(frozen=True)

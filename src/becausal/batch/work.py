@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from becausal.api import Failure, explain_many, find_failure
+from becausal.api.explanation import Explanation
 from becausal.batch.records import Done, Failed, Hello, Job, Lost, Result, Task
 from becausal.batch.truth import place
-from becausal.classifiers import load_model
-from becausal.classifiers.labels import find_label
-from becausal.contracts import Classifier
-from becausal.errors import AnswerError, BecausalError, NetworkError
-from becausal.explanation import Explanation
-from becausal.images import Picture, load_image
+from becausal.core.contracts import Classifier
+from becausal.core.errors import AnswerError, BecausalError, NetworkError
+from becausal.images.loading import InputImage, load_image
+from becausal.models import load_model
+from becausal.models.labels import find_label
 
 # The engine counts all calls since the model was loaded, which depends on what this worker did before.
 _COUNTED = re.compile(r"the model failed after [\d,]+ calls: ")
 
 
 @dataclass(frozen=True)
-class _Numbered(Picture):
+class _Numbered(InputImage):
     """A picture whose name begins with its task's number, in answers and in failures: two tasks may have one file."""
 
     def __fspath__(self) -> str:
@@ -59,7 +59,7 @@ def work(tasks: Iterable[Task], classifier: Classifier, job: Job, *, width: int 
     under_way: dict[str, tuple[Task, str]] = {}
     refused: list[Failed] = []
 
-    def pictures() -> Iterator[Picture]:
+    def pictures() -> Iterator[InputImage]:
         for task in waiting:
             try:
                 picture = load_image(task.path)

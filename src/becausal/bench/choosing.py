@@ -6,10 +6,10 @@ from importlib import import_module
 import numpy as np
 
 from becausal.bench.plan import split_method
-from becausal.contracts import Classifier
-from becausal.errors import BecausalError, OptionError
-from becausal.explainers import METHODS, make_explainer
-from becausal.fills import make_background
+from becausal.core.contracts import Classifier
+from becausal.core.errors import BecausalError, OptionError
+from becausal.images.fills import make_background
+from becausal.methods import METHODS, make_explainer
 
 
 def check_fill(fill: str) -> None:
@@ -44,7 +44,7 @@ def _inability(name: str, classifier: Classifier) -> str | None:
         return "needs scores, and this model gives labels only"
     if METHODS[name].needs != "gradients":
         return None
-    gradients = import_module("becausal.explainers.gradients")
+    gradients = import_module("becausal.methods.gradients")
     try:
         gradients.require("torch", name)
         gradients.differentiable(classifier, name)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from becausal.api.explanation import Explanation
 from becausal.bench.findings import (
     CALLS,
     SIZE,
@@ -24,9 +25,8 @@ from becausal.bench.findings import (
 from becausal.bench.packing import pack_map, unpack_map, unpack_set
 from becausal.bench.plan import Arm, Bench, Settings, Subject, make_request, split_method
 from becausal.bench.pools import usual_pool
-from becausal.contracts import Classifier
-from becausal.explanation import Explanation
-from becausal.metrics import iou, rank_agreement
+from becausal.core.contracts import Classifier
+from becausal.core.metrics import iou, rank_agreement
 
 PARTITIONS = (1, *range(10, 101, 10))
 BUDGETS = (100, 200, 300, 400, 600, 800, 1000, 1400, 2000, 3000)

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from becausal.contracts import Pixels, Visible
-from becausal.errors import ImageError, OptionError
-from becausal.images import load_image
+from becausal.core.contracts import Pixels, Visible
+from becausal.core.errors import ImageError, OptionError
+from becausal.images.loading import load_image
 
 SMALLEST = 50  # pixels: smaller occluders are left out
 PANDA = 387

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from becausal.api import explain
+from becausal.api.explanation import Explanation
 from becausal.bench.datasets import Sample, Seen
 from becausal.bench.findings import (
     CALLS,
@@ -24,12 +25,11 @@ from becausal.bench.findings import (
 from becausal.bench.plan import Arm, Bench, Pool, Settings, plain_arms, rounded
 from becausal.bench.pools import judged, see, take, usual_pool
 from becausal.bench.tiny import exact_responsibilities, model_answers, random_answers, table_of, trained_answers
-from becausal.causal.exact import Table, is_explanation, smallest_size
-from becausal.contracts import Classifier, Scores
-from becausal.errors import BecausalError
-from becausal.explanation import Explanation
-from becausal.fills import make_background
-from becausal.metrics import rank_agreement
+from becausal.core.contracts import Classifier, Scores
+from becausal.core.errors import BecausalError
+from becausal.core.metrics import rank_agreement
+from becausal.images.fills import make_background
+from becausal.methods.causal.exact import Table, is_explanation, smallest_size
 
 KINDS = ("random", "trained", "model")
 PER_MODEL = 50  # one picture of the model itself for so many tiny classifiers: each costs 65,536 calls at side 4

@@ -5,6 +5,7 @@ from itertools import combinations
 
 import numpy as np
 
+from becausal.api.explanation import Explanation
 from becausal.bench.findings import (
     CALLS,
     Column,
@@ -22,10 +23,10 @@ from becausal.bench.findings import (
 from becausal.bench.packing import pack_map, unpack_map, unpack_set
 from becausal.bench.plan import Arm, Bench, Settings, Subject, make_request
 from becausal.bench.pools import usual_pool
-from becausal.contracts import Classifier
-from becausal.engine import Case, Engine
-from becausal.explanation import Explanation
-from becausal.metrics import STEPS, iou, points_inside, rank_agreement, trace_curves
+from becausal.core.contracts import Classifier
+from becausal.core.metrics import STEPS, iou, points_inside, rank_agreement, trace_curves
+from becausal.core.problem import Problem
+from becausal.engine.engine import Engine
 
 NOTE = "Areas and pointing are means over the seeds of each picture; n counts pictures."
 SEEDS = 3  # runs of each method, seeds one after the other
@@ -46,7 +47,7 @@ def make_arms(settings: Settings) -> list[Arm]:
 
 def measure(subject: Subject, explanation: Explanation, classifier: Classifier) -> Row:
     """Both curves, and whether the map points at the object; the calls of the curves are not the method's."""
-    case = Case(explanation.view, explanation.backgrounds, explanation.target)
+    case = Problem(explanation.view, explanation.backgrounds, explanation.target)
     search = trace_curves(explanation.responsibility, np.random.default_rng(explanation.origin.seed))
     curves = Engine(classifier).run(case, search).result
     row: Row = {"insertion": curves.insertion_area, "deletion": curves.deletion_area}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from becausal.errors import NetworkError, OptionError, OutputError
+from becausal.core.errors import NetworkError, OptionError, OutputError
 
 COMMIT = "4f70b2498ee1dc030b4ded0d4bc57447274b9fe0"
 REPOSITORY = "https://github.com/theyoucheng/deepcover"

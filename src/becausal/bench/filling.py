@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from becausal.api.explanation import Explanation
 from becausal.bench.findings import (
     CALLS,
     SIZE,
@@ -25,9 +26,8 @@ from becausal.bench.packing import unpack_set
 from becausal.bench.plan import Arm, Bench, Settings, Subject, make_request
 from becausal.bench.pools import usual_pool
 from becausal.bench.statistics import estimate
-from becausal.contracts import Classifier
-from becausal.explanation import Explanation
-from becausal.metrics import iou, overlap
+from becausal.core.contracts import Classifier
+from becausal.core.metrics import iou, overlap
 
 GREYS = ("black", "#202020", "#404040", "#606060", "grey", "#a0a0a0", "#c0c0c0", "white")
 FILLS = (*GREYS, "mean", "blur", "noise")

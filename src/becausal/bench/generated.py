@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from becausal.api.explanation import Explanation
 from becausal.bench.datasets import Sample, draw_scenes
 from becausal.bench.findings import (
     CALLS,
@@ -22,10 +23,9 @@ from becausal.bench.findings import (
 )
 from becausal.bench.plan import Bench, Pool, Settings, Subject, plain_arms
 from becausal.bench.pools import judged, need_scene_labels, rightly_labelled, take
-from becausal.contracts import Classifier
-from becausal.errors import OptionError
-from becausal.explanation import Explanation
-from becausal.metrics import overlap, pieces_found, recall
+from becausal.core.contracts import Classifier
+from becausal.core.errors import OptionError
+from becausal.core.metrics import overlap, pieces_found, recall
 from becausal.scenes.masks import pieces
 
 LEVELS: tuple[tuple[str, tuple[float, float] | None, bool | None], ...] = (

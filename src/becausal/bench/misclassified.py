@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from becausal.api.explanation import Explanation
 from becausal.bench.datasets import Sample, draw_scenes, read_set
 from becausal.bench.findings import (
     CALLS,
@@ -24,10 +25,9 @@ from becausal.bench.findings import (
 from becausal.bench.plan import Bench, Pool, Settings, Subject, plain_arms
 from becausal.bench.pools import need_scene_labels, see, spread, top_label, true_label
 from becausal.bench.statistics import difference_of_means
-from becausal.contracts import Classifier
-from becausal.errors import OptionError
-from becausal.explanation import Explanation
-from becausal.metrics import overlap
+from becausal.core.contracts import Classifier
+from becausal.core.errors import OptionError
+from becausal.core.metrics import overlap
 
 TRIES = 60  # scenes drawn per picture wanted: a good classifier is seldom wrong
 OVERLAP = Measure("overlap", Column("on occluder", "share", None, "share of the explanation on the occluder"))

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from becausal.api.explanation import Explanation
 from becausal.bench.findings import (
     CALLS,
     SIZE,
@@ -21,10 +22,10 @@ from becausal.bench.findings import (
 )
 from becausal.bench.plan import Bench, Subject, plain_arms
 from becausal.bench.pools import usual_pool
-from becausal.contracts import Classifier
-from becausal.engine import Case, Engine
-from becausal.explanation import Explanation
-from becausal.metrics import top_pixels
+from becausal.core.contracts import Classifier
+from becausal.core.metrics import top_pixels
+from becausal.core.problem import Problem
+from becausal.engine.engine import Engine
 
 SHARES = (5, 10, 20, 50)  # per cent of the view
 RIGHT = tuple(
@@ -39,7 +40,7 @@ def measure(subject: Subject, explanation: Explanation, classifier: Classifier) 
     counts = [round(share / 100 * explanation.visible.size) for share in SHARES]
     seed = explanation.origin.seed
     shown = np.stack([top_pixels(explanation.responsibility, count, np.random.default_rng(seed)) for count in counts])
-    case = Case(explanation.view, explanation.backgrounds, explanation.target)
+    case = Problem(explanation.view, explanation.backgrounds, explanation.target)
     holds = Engine(classifier).ask_afresh(case, shown.reshape(-1, *grid)).holds
     return {m.key: int(kept) for m, kept in zip(RIGHT, holds, strict=True)}
 

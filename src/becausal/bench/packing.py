@@ -6,7 +6,7 @@ from base64 import b64decode, b64encode
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.contracts import Saliency, Visible
+from becausal.core.contracts import Saliency, Visible
 
 
 def pack_set(visible: Visible) -> str:

@@ -12,7 +12,7 @@ from becausal.bench.pictures import Strip, choose_strips
 from becausal.bench.runs import write_whole
 from becausal.bench.statistics import Estimate
 from becausal.bench.wording import best_rows, say_cell, say_command
-from becausal.contracts import Classifier
+from becausal.core.contracts import Classifier
 from becausal.render.stylesheet import STYLE
 from becausal.render.wording import say_count
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from becausal.api import Failure, explain_numbered, find_failure
+from becausal.api.explanation import Explanation
 from becausal.bench.datasets import Sample
 from becausal.bench.findings import Row
 from becausal.bench.packing import pack_set
 from becausal.bench.plan import TAGS, Arm, Bench, Pool, Settings, Subject, common_row, rounded
 from becausal.bench.pools import see
 from becausal.bench.runs import Store
-from becausal.contracts import Classifier
-from becausal.errors import AnswerError, BecausalError, MissingExtraError, ModelError, NetworkError
-from becausal.explanation import Explanation
+from becausal.core.contracts import Classifier
+from becausal.core.errors import AnswerError, BecausalError, MissingExtraError, ModelError, NetworkError
 
 Numbered = tuple[int, Explanation | Failure]
 

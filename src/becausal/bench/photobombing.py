@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from becausal.api.explanation import Explanation
 from becausal.bench.datasets import SMALLEST, read_photobombs
 from becausal.bench.findings import (
     CALLS,
@@ -18,10 +19,9 @@ from becausal.bench.findings import (
 )
 from becausal.bench.plan import Bench, Pool, Settings, Subject, plain_arms
 from becausal.bench.pools import judged, rightly_labelled, sift
-from becausal.contracts import Classifier
-from becausal.errors import OptionError
-from becausal.explanation import Explanation
-from becausal.metrics import iou, overlap, recall
+from becausal.core.contracts import Classifier
+from becausal.core.errors import OptionError
+from becausal.core.metrics import iou, overlap, recall
 
 AREAS = ((0.01, "under 1 %"), (0.05, "1 to 5 %"), (0.1, "5 to 10 %"), (2.0, "over 10 %"))
 

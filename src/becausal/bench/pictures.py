@@ -12,8 +12,8 @@ from becausal.bench.findings import Row, answered, groups, numbers
 from becausal.bench.packing import unpack_map, unpack_set
 from becausal.bench.plan import Bench, Subject
 from becausal.bench.pools import see
-from becausal.contracts import Classifier, Visible
-from becausal.errors import BecausalError
+from becausal.core.contracts import Classifier, Visible
+from becausal.core.errors import BecausalError
 from becausal.render.painting import Painted, as_png, grow, paint_explanation, paint_map, paint_picture
 from becausal.render.sheets import Sheet, Tile, as_rgb, enlarge, span
 from becausal.render.wording import say_share

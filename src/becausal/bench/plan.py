@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from becausal.api import Request
+from becausal.api.explanation import Explanation
 from becausal.bench.datasets import Sample
 from becausal.bench.findings import Findings, Row
-from becausal.contracts import Classifier, Visible
-from becausal.errors import OptionError
-from becausal.explanation import Explanation
-from becausal.images import Picture, View
+from becausal.core.contracts import Classifier, Visible
+from becausal.core.errors import OptionError
+from becausal.images.loading import InputImage, View
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class Subject:
     """A picture as it is explained: the sample, its picture, its view, and its truths over the view's grid."""
 
     sample: Sample
-    picture: Picture
+    picture: InputImage
     view: View
     truths: Mapping[str, Visible]
 

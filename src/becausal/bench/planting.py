@@ -14,11 +14,11 @@ from PIL import Image
 from becausal.api import classify
 from becausal.bench.datasets import BOMB_FOLDER, PHOTOBOMBS, SHAPES, read_pictures
 from becausal.bench.shapes import Box, Cutout, bounds, draw_shape, draw_texture, paste, read_boxes, read_cutout
-from becausal.classifiers import find_label
-from becausal.contracts import Classifier, Pixels, Visible
-from becausal.errors import ImageError, OptionError, OutputError
-from becausal.fills import make_background
-from becausal.images import load_image
+from becausal.core.contracts import Classifier, Pixels, Visible
+from becausal.core.errors import ImageError, OptionError, OutputError
+from becausal.images.fills import make_background
+from becausal.images.loading import load_image
+from becausal.models import find_label
 
 PAINTS = ("texture", "cutout")  # besides colours
 TRIES = 4  # places tried in a picture until its label stays

@@ -7,10 +7,10 @@ import numpy as np
 from becausal.api import classify
 from becausal.bench.datasets import Sample, draw_scenes, read_set
 from becausal.bench.plan import Pool, Settings, Subject
-from becausal.classifiers import find_label
-from becausal.contracts import Classifier
-from becausal.errors import BecausalError, OptionError
-from becausal.images import Picture, load_image, make_view
+from becausal.core.contracts import Classifier
+from becausal.core.errors import BecausalError, OptionError
+from becausal.images.loading import InputImage, load_image, make_view
+from becausal.models import find_label
 
 Judging = Callable[[Sample], str | None]  # why a picture is left out, None where it is not
 WRONG = "the model gives another label"
@@ -20,7 +20,7 @@ def see(sample: Sample, classifier: Classifier) -> Subject:
     """The sample read, as the classifier sees it. Raises ImageError."""
     seen = sample.read()
     loaded = load_image(seen.pixels)
-    picture = Picture(loaded.pixels, sample.name, loaded.sha256, loaded.notes, loaded.squeeze)
+    picture = InputImage(loaded.pixels, sample.name, loaded.sha256, loaded.notes, loaded.squeeze)
     view = make_view(picture, classifier.info.geometry, channels=classifier.info.channels)
     return Subject(sample, picture, view, {key: view.frame.from_original(truth) for key, truth in seen.truths.items()})
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from becausal.api.explanation import Explanation
 from becausal.bench.datasets import read_roaming
 from becausal.bench.findings import (
     CALLS,
@@ -20,10 +21,9 @@ from becausal.bench.findings import (
 )
 from becausal.bench.plan import Bench, Pool, Settings, Subject, plain_arms
 from becausal.bench.pools import judged, rightly_labelled, sift
-from becausal.contracts import Classifier
-from becausal.errors import OptionError
-from becausal.explanation import Explanation
-from becausal.metrics import iou, overlap, points_inside, recall, top_pixels
+from becausal.core.contracts import Classifier
+from becausal.core.errors import OptionError
+from becausal.core.metrics import iou, overlap, points_inside, recall, top_pixels
 
 PUBLISHED = {
     "rap": 0.910, "sbfl": 0.767, "dc-causal": 0.723, "extremal": 0.707, "rise": 0.558, "lrp": 0.538, "gbp": 0.208,

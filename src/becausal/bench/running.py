@@ -14,9 +14,9 @@ from becausal.bench.performing import Progress, in_order, perform_arms
 from becausal.bench.plan import Bench, Pool, Settings
 from becausal.bench.runs import Store, table_text, write_whole
 from becausal.bench.wording import count_failures, say_command
-from becausal.classifiers import as_classifier
-from becausal.contracts import Classifier
-from becausal.errors import BecausalError, OptionError
+from becausal.core.contracts import Classifier
+from becausal.core.errors import BecausalError, OptionError
+from becausal.models import as_classifier
 
 #: Every bench, and the module it lives in.
 BENCHES = {

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from becausal.bench.findings import Row
-from becausal.errors import OptionError, OutputError
+from becausal.core.errors import OptionError, OutputError
 
 ROWS, SETTINGS = "rows.jsonl", "settings.json"
 

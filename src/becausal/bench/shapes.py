@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from becausal.contracts import Pixels, Visible
-from becausal.errors import ImageError, OptionError
+from becausal.core.contracts import Pixels, Visible
+from becausal.core.errors import ImageError, OptionError
 
 Box = tuple[int, int, int, int]  # r0, c0, r1, c1
 Cutout = tuple[NDArray[np.uint8], NDArray[np.uint8]]  # (h, w, 3) colours and (h, w) alpha

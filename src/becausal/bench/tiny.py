@@ -1,14 +1,14 @@
 """Classifiers of tiny pictures, small enough that every subset of pixels can be asked: random, trained, or the model itself.
 
 Each is given as what it says to all subsets of one picture's n pixels: `answers`, (2^n, classes) probabilities, row m for
-the subset with pixel i where bit i of m is set, as in `becausal.causal.exact`.
+the subset with pixel i where bit i of m is set, as in `becausal.methods.causal.exact`.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.causal.exact import Table, all_visible
-from becausal.contracts import Classifier, Pixels, Scores, Visible
+from becausal.core.contracts import Classifier, Pixels, Scores, Visible
+from becausal.methods.causal.exact import Table, all_visible
 
 HIDDEN_UNITS = 24
 PATTERNS = 4
@@ -74,7 +74,7 @@ def train(patterns: NDArray[np.bool_], rng: np.random.Generator, *, steps: int =
 
 def model_answers(view: Pixels, background: Pixels, side: int, classifier: Classifier) -> Scores:
     """The model itself on side × side blocks of a view; labels count as certain."""
-    from becausal.engine import Engine
+    from becausal.engine.engine import Engine
 
     h, w = view.shape[:2]
     down, across = np.arange(h) * side // h, np.arange(w) * side // w
@@ -96,7 +96,7 @@ def table_of(answers: Scores) -> Table:
 
 
 def exact_responsibilities(holds: Table) -> Floats:
-    """Definition 2 for every pixel, (n,), as `becausal.causal.exact.responsibilities` and much faster.
+    """Definition 2 for every pixel, (n,), as `becausal.methods.causal.exact.responsibilities` and much faster.
 
     A witness keeps the target with all its subsets hidden: that is passed up from smaller sets to larger ones.
     """

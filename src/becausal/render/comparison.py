@@ -6,8 +6,8 @@ from math import ceil
 import numpy as np
 from matplotlib.figure import Figure
 
-from becausal.compare import Comparison, Row
-from becausal.explanation import Explanation
+from becausal.api.compare import Comparison, Row
+from becausal.api.explanation import Explanation
 from becausal.render.figures import INK, SOFT, new_figure, png_bytes, printable
 from becausal.render.painting import Painted, grow, paint_explanation, paint_map, paint_picture
 from becausal.render.sheets import Sheet, enlarge, lay_out

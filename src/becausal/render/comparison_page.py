@@ -4,8 +4,8 @@ from base64 import b64encode
 from collections.abc import Callable
 from html import escape
 
-from becausal.compare import Comparison, Row
-from becausal.metrics import STEPS
+from becausal.api.compare import Comparison, Row
+from becausal.core.metrics import STEPS
 from becausal.render.comparison import CLIPPED, COLUMNS, clipped, comparison_png, paint_truth, say_shared, table_of
 from becausal.render.painting import as_png, colour_stops, paint_explanation, paint_map, paint_picture
 from becausal.render.sheets import lay_out

@@ -13,7 +13,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
-from becausal.explanation import Explanation
+from becausal.api.explanation import Explanation
 from becausal.render.painting import (
     COLOURS,
     Painted,

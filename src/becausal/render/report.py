@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-from becausal.explanation import Explanation
+from becausal.api.explanation import Explanation
 from becausal.render.figures import plot_map, png_bytes
 from becausal.render.painting import as_png, colour_stops, paint_explanation, paint_map, paint_mutant, paint_picture
 from becausal.render.sheets import choose_slices, lay_out
@@ -218,7 +218,7 @@ def _record(explanation: Explanation) -> str:
     ]
     return (
         '<details>\n<summary>Where this answer came from</summary>\n<div class="inside">\n'
-        f"<h3>Picture and model</h3>\n{_table(where)}\n<h3>Search</h3>\n{_table(how)}\n"
+        f"<h3>Image and model</h3>\n{_table(where)}\n<h3>Search</h3>\n{_table(how)}\n"
         f"<h3>Versions</h3>\n{_table(origin.versions.items())}\n</div>\n</details>\n"
         f"<footer>Made by {escape(' '.join(('becausal', origin.versions.get('becausal', ''))).strip())}. "
         "The numbers behind the pictures are in explanation.json and arrays.npz.</footer>"

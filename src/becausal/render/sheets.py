@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.contracts import Pixels, Saliency
-from becausal.explanation import Explanation
+from becausal.api.explanation import Explanation
+from becausal.core.contracts import Pixels, Saliency
 
 WIDTH = 448  # pixels a drawn sheet has at least, across
 LONGEST = 2048  # pixels beyond which nothing is enlarged

@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from becausal.explanation import Explanation
+from becausal.api.explanation import Explanation
 from becausal.render.sheets import as_level
 
 _LINES = ("#3b4754", "#7b5ea7", "#2f7f79", "#9a6a2f")

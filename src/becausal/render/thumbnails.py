@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from becausal.explanation import Explanation
+from becausal.api.explanation import Explanation
 from becausal.render.painting import grow
 from becausal.render.sheets import lay_out
 

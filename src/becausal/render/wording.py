@@ -5,7 +5,7 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import Any
 
-from becausal.explanation import Explanation
+from becausal.api.explanation import Explanation
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def waves(field: FloatArray) -> FloatArray:
 
 
 def blend(field: FloatArray, low: Colour, high: Colour) -> FloatArray:
-    """Picture (n, n, 3) that goes from one colour to the other as the field goes from 0 to 1."""
+    """Image (n, n, 3) that goes from one colour to the other as the field goes from 0 to 1."""
     share = np.clip(field, 0.0, 1.0)[:, :, None].astype(np.float32)
     start = np.array(low, dtype=np.float32)
     return np.asarray(start + (np.array(high, dtype=np.float32) - start) * share, dtype=np.float32)

@@ -1,0 +1,88 @@
+"""What was checked of an explanation, and how to check it again."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from becausal.core.contracts import Answers, Search, Visible
+from becausal.core.minimise import present
+from becausal.core.regions import cells
+from becausal.core.searches import contrastive
+
+
+@dataclass(frozen=True)
+class Checks:
+    """The claims about one explanation E, each of them asked of the classifier.
+
+    sufficient: E alone, all else hidden, keeps the target. confidence: the label's probability then (NaN without
+    scores). necessary: hiding E, all else shown, loses the target; None where it was not asked. minimal_grain: the side
+    of the cells, in pixels, of which none can be removed from E; None where that is not so or was not asked. cells: how
+    many removals that took.
+    """
+
+    sufficient: bool
+    confidence: float
+    necessary: bool | None = None
+    minimal_grain: int | None = None
+    cells: int = 0
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim, as it was stated and as it was found again."""
+
+    name: str
+    stated: str
+    found: str
+    holds: bool
+
+
+def removals(visible: Visible, grain: int) -> Visible:
+    """The set less each of its cells in turn, (k, *grid)."""
+    cell = cells(visible.shape, grain)
+    return np.stack([visible & (cell != c) for c in present(visible, cell)])
+
+
+def check(visible: Visible, *, grain: int | None, contrast: bool = False) -> Search[Checks]:
+    """Ask every claim: sufficiency, necessity, and with a grain the removal of each cell.
+
+    contrast: a removal loses the target also where what is left is no longer necessary.
+    """
+    answers = yield np.stack([visible, ~visible])
+    lost, count = True, 0
+    if grain is not None and visible.any():
+        wave = removals(visible, grain)
+        count = len(wave)
+        asked = _ask_once(wave)
+        kept = yield from contrastive(asked) if contrast else asked
+        lost = not kept.holds.any()
+    return Checks(
+        sufficient=bool(answers.holds[0]),
+        confidence=float(answers.confidence[0]),
+        necessary=not bool(answers.holds[1]),
+        minimal_grain=grain if lost else None,
+        cells=count,
+    )
+
+
+def _ask_once(wave: Visible) -> Search[Answers]:
+    return (yield wave)
+
+
+def compare(stated: Checks, found: Checks, *, tolerance: float = 1e-3) -> list[Claim]:
+    """The stated claims beside what was found when they were asked again."""
+
+    def say(value: bool | None) -> str:
+        return {True: "yes", False: "no", None: "not asked"}[value]
+
+    claims = [Claim("sufficient", say(stated.sufficient), say(found.sufficient), stated.sufficient == found.sufficient)]
+    if stated.minimal_grain is not None:
+        text = f"at {stated.minimal_grain} px"
+        same = found.minimal_grain == stated.minimal_grain
+        claims.append(Claim("minimal", text, text if same else "a cell can be removed", same))
+    if stated.necessary is not None:
+        claims.append(Claim("necessary", say(stated.necessary), say(found.necessary), stated.necessary == found.necessary))
+    if not np.isnan(stated.confidence):
+        close = abs(stated.confidence - found.confidence) <= tolerance
+        claims.append(Claim("confidence", f"{stated.confidence:.4f}", f"{found.confidence:.4f}", close))
+    return claims

@@ -1,0 +1,226 @@
+"""The contracts between the parts: array names, the classifier, the search, the explainer.
+
+One polarity everywhere: a `visible` array is True where a pixel is shown. `grid` is the view's spatial shape, (h, w)
+for images, (n,) for signals, (d, h, w) for volumes; nothing here knows how many dimensions it has.
+"""
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Grid = tuple[int, ...]
+Visible = NDArray[np.bool_]  # (n, *grid), or (*grid,) for one set
+Pixels = NDArray[Any]  # (*grid, channels), uint8 0..255 for pictures, float for signals and volumes
+Scores = NDArray[np.float32]  # (n, classes) probabilities
+Saliency = NDArray[np.float64]  # (*grid,), higher = more responsible
+
+OutputKind = Literal["probabilities", "multilabel", "labels"]
+Needs = Literal["labels", "scores", "gradients"]
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What the classifier said to n questions, as the target sees it.
+
+    holds: (n,) bool, the target is kept.
+    margin: (n,) float, how clearly: at or above 0 exactly where it holds; +1 or -1 from a label-only classifier.
+    confidence: (n,) float, the target label's probability; NaN from a label-only classifier.
+    spent: calls of the classifier so far, this wave included.
+    """
+
+    holds: NDArray[np.bool_]
+    margin: NDArray[np.float64]
+    confidence: NDArray[np.float64]
+    spent: int = 0
+
+    def __len__(self) -> int:
+        return len(self.holds)
+
+    def part(self, rows: slice | NDArray[Any]) -> "Answers":
+        """The answers to some of the questions."""
+        return Answers(self.holds[rows], self.margin[rows], self.confidence[rows], self.spent)
+
+    @staticmethod
+    def none() -> "Answers":
+        """The answers to no question."""
+        return Answers(np.zeros(0, bool), np.zeros(0), np.zeros(0))
+
+
+class Stop(Exception):
+    """Thrown into a search that must end now: the budget is spent, the user interrupted, or the model failed.
+
+    `answers` are those to the first questions of the wave that was under way; `cause` is what the model failed with. The
+    search returns its best so far; should it ask again, it is told again.
+    """
+
+    def __init__(self, reason: str, answers: Answers | None = None, cause: Exception | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.answers = answers if answers is not None else Answers.none()
+        self.cause = cause
+
+
+Lookahead = Callable[[int], Visible | Sequence[Visible]]  # up to n sets that may be asked next, likeliest first
+
+
+class Wave(np.ndarray[Any, np.dtype[np.bool_]]):
+    """Questions, (n, *grid), with hints for the engine; to everyone else an array like any other.
+
+    lookahead: given n, returns up to n sets that may be asked next, likeliest first. A device with free rows evaluates
+    them too; the search does not notice. uncached: bypass the answer cache and the budget. Slices and results of
+    arithmetic carry no hints.
+    """
+
+    lookahead: Lookahead | None
+    uncached: bool
+
+    def __array_finalize__(self, made_from: Any) -> None:
+        self.lookahead = None
+        self.uncached = False
+
+
+def with_hints(visible: Visible, *, lookahead: Lookahead | None = None, uncached: bool = False) -> Wave:
+    """The questions, with hints for the engine; see `Wave`."""
+    wave = visible.view(Wave)
+    wave.lookahead = lookahead
+    wave.uncached = uncached
+    return wave
+
+
+T = TypeVar("T")
+Search = Generator[Visible, Answers, T]
+
+
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """What a method found: a map, and, where it looks for them itself, sufficient sets, the explanation first.
+
+    grain: the side of the cells at which the first set was shown to be minimal, None where it was not.
+    """
+
+    saliency: Saliency
+    sets: tuple[Visible, ...] = ()
+    grain: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How a picture becomes a view: resized, then cropped in the centre to `grid`.
+
+    resize: short side to this many pixels; "squash" to `grid` whatever the aspect; (h, w) exactly; None: to the grid's
+    own short side. interpolation: a name Pillow knows.
+    """
+
+    grid: tuple[int, int]
+    resize: int | tuple[int, int] | Literal["squash"] | None = None
+    interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos", "box", "hamming"] = "bilinear"
+
+    def __str__(self) -> str:
+        h, w = self.grid
+        match self.resize:
+            case None:
+                first = f"short side to {min(h, w)}"
+            case "squash":
+                return f"squashed to {h}x{w}, {self.interpolation}"
+            case int(side):
+                first = f"short side to {side}"
+            case (rows, columns):
+                first = f"squashed to {rows}x{columns}"
+        return f"{first}, {self.interpolation}, centre crop {h}x{w}"
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What a classifier knows of itself; `notes` says in words what had to be guessed.
+
+    geometry: how pictures become views; None where the model takes arrays of any shape as they are.
+    channels: of the view, last axis; None where the model takes arrays as they are.
+    output: `probabilities` over exclusive classes, `multilabel` independent probabilities, or just `labels`.
+    numbers: the normalisation that will be applied, in words.
+    sha256: of the model's file or files, None where there is none. loading: the options it was loaded with.
+    """
+
+    spec: str
+    kind: str
+    geometry: Geometry | None
+    channels: int | None
+    labels: tuple[str, ...] | None
+    output: OutputKind
+    numbers: str
+    sha256: str | None = None
+    device: str = "cpu"
+    inputs: str = ""
+    outputs: str = ""
+    notes: tuple[str, ...] = ()
+    loading: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def is_half(self) -> bool:
+        """Whether it calculates in half precision: the third digit of an answer depends on the batch it was asked in."""
+        return any(name in self.inputs for name in ("float16", "FP16"))  # as torch and ONNX say it, and as endpoints do
+
+    def name_of(self, label_id: int) -> str:
+        """The label's name, or its number where the model has no names."""
+        if self.labels is not None and 0 <= label_id < len(self.labels):
+            return self.labels[label_id]
+        return f"class {label_id}"
+
+
+@runtime_checkable
+class Classifier(Protocol):
+    """A model that can be asked.
+
+    `stage` brings one view and one background (the fill, as a full picture) to where the model lives, in the model's
+    own numbers. `ask` composes mutants of staged pairs and classifies them: row i shows view `which[i]` where
+    `visible[i]` and its background elsewhere. `classify` takes whole pixels, (n, *grid, channels). Both return
+    (n, classes) float32 probabilities, or (n,) integer labels where `info.output` is "labels". The engine never passes
+    more than `batch_size` rows, and pads to one of `fixed_sizes` (ascending) where there are any.
+    """
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    @property
+    def batch_size(self) -> int: ...
+
+    @property
+    def fixed_sizes(self) -> tuple[int, ...]: ...
+
+    def stage(self, view: Pixels, background: Pixels) -> Any: ...
+
+    def ask(self, staged: Sequence[Any], which: NDArray[np.intp], visible: Visible) -> NDArray[Any]: ...
+
+    def classify(self, pixels: Pixels) -> NDArray[Any]: ...
+
+
+class Promise(Protocol):
+    """A batch under way. `collect` waits for its scores; `seconds` is then how long the model worked on it."""
+
+    @property
+    def seconds(self) -> float: ...
+
+    def is_ready(self) -> bool: ...
+
+    def collect(self) -> NDArray[Any]: ...
+
+
+@runtime_checkable
+class AsyncClassifier(Protocol):
+    """A classifier that works beside us, such as one on a GPU: what it has further.
+
+    `submit` is `ask` that does not wait: it takes `visible` packed eight pixels to a byte, (n, bytes) uint8 as
+    np.packbits makes them of (n, pixels), and their grid. depth: how many batches may be under way at once. ahead: a
+    batch of so many rows takes no longer than a batch of one, about.
+    """
+
+    @property
+    def depth(self) -> int: ...
+
+    @property
+    def ahead(self) -> int: ...
+
+    def submit(self, staged: Sequence[Any], which: NDArray[np.intp], packed: NDArray[np.uint8], grid: Grid) -> Promise: ...

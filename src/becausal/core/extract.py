@@ -1,0 +1,58 @@
+"""From a map to a sufficient set: the first prefix of the ranking that keeps the target."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from becausal.core.contracts import Saliency, Search, Stop, Visible
+from becausal.core.regions import cells
+
+COARSE = 64  # prefixes on the first, coarse scale
+WAVE = 4  # prefixes asked at a time on it
+
+
+def ranking(saliency: Saliency, rng: np.random.Generator) -> NDArray[np.intp]:
+    """Pixel numbers, (n,), from high to low.
+
+    Ties are broken cell by cell: cells of 1/32 of the longest side come in a seeded random order, the pixels of a cell
+    in rows, so that a plateau of the map is revealed in patches and not as dust.
+    """
+    grid = saliency.shape
+    cell = cells(grid, max(1, max(grid) // 32)).ravel()
+    order = rng.permutation(int(cell.max()) + 1)
+    return np.lexsort((order[cell], -saliency.ravel()))
+
+
+def prefix(order: NDArray[np.intp], count: int, grid: tuple[int, ...]) -> Visible:
+    """The set of the first `count` pixels of a ranking, (*grid,)."""
+    visible = np.zeros(grid, bool)
+    visible.reshape(-1)[order[:count]] = True
+    return visible
+
+
+def extract(saliency: Saliency, rng: np.random.Generator) -> Search[Visible | None]:
+    """The smallest prefix of the ranking that keeps the target, in coarse steps and then fine ones.
+
+    The coarse steps go up in 64ths of the view until one holds; bisection then closes in on a prefix that holds while
+    the one with a pixel less does not. None if told to stop before any prefix was seen to hold.
+    """
+    grid = saliency.shape
+    order = ranking(saliency, rng)
+    steps = np.unique(np.linspace(0, len(order), min(COARSE, len(order)) + 1).round().astype(int))[1:]
+    low, high = 0, 0
+    try:
+        for start in range(0, len(steps), WAVE):
+            counts = steps[start : start + WAVE]
+            answers = yield np.stack([prefix(order, int(c), grid) for c in counts])
+            if answers.holds.any():
+                first = int(np.argmax(answers.holds))
+                high = int(counts[first])
+                low = int(counts[first - 1]) if first else low
+                break
+            low = int(counts[-1])
+        while high - low > 1:
+            middle = (low + high) // 2
+            answers = yield prefix(order, middle, grid)[None]
+            low, high = (low, middle) if answers.holds[0] else (middle, high)
+    except Stop:
+        pass
+    return prefix(order, high, grid) if high else None

@@ -1,0 +1,209 @@
+"""From a sufficient set to one from which no cell of a stated grain can be removed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from becausal.core.contracts import Answers, Grid, Saliency, Search, Stop, Visible, with_hints
+from becausal.core.regions import cells
+
+COARSEST = 8  # cells along the longest side on the first scale
+GROUP = 16  # the most cells that are tried together
+LEAST, MOST = 8, 32  # removals that are asked at a time: twice as many after each row in which none can go
+TOGETHER = (2, 3, 4, 6, 8, 12, 16, 24, 32)  # of those that can go alone, the best so many are then asked together
+
+
+@dataclass(frozen=True)
+class Minimal:
+    """A sufficient set, and the finest grain at which every removal of one of its cells was asked and lost the target.
+
+    grain is None where minimality was not reached at any grain before the search was told to stop.
+    """
+
+    visible: Visible
+    grain: int | None
+
+
+def grains(grid: Grid, finest: int) -> list[int]:
+    """The cell sides to go through, coarse to fine: finest times powers of two, down from about 1/8 of the view."""
+    scale = [finest]
+    while scale[-1] * 2 * COARSEST <= max(grid):
+        scale.append(scale[-1] * 2)
+    return scale[::-1]
+
+
+def minimise(visible: Visible, saliency: Saliency, *, finest: int) -> Search[Minimal]:
+    """Settle a sufficient set, cells of one grain after the other, until no cell of the finest grain can go.
+
+    The least important by the map go first. The set is sufficient at every moment. Told to stop, it returns the set as
+    it is.
+    """
+    current, reached = visible, None
+    for grain in grains(visible.shape, finest):
+        cell = cells(visible.shape, grain)
+        importance = np.bincount(cell[current], saliency[current], minlength=int(cell.max()) + 1).astype(np.float64)
+        settled = yield from settle(current, cell, importance)
+        if not settled.finished:
+            # What was shown of the coarser cells holds for the set it was shown of, and need not for a smaller one.
+            same = settled.visible.sum() == current.sum()
+            return Minimal(settled.visible, reached if same else None)
+        current, reached = settled.visible, grain
+    return Minimal(current, reached)
+
+
+def present(visible: Visible, cell: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The numbers of the cells that have a visible pixel."""
+    return np.flatnonzero(np.bincount(cell[visible], minlength=1))
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A sufficient set; `finished` says that every single removal of a cell was asked of it, and lost the target.
+
+    harm: per cell number, how much margin its removal took when it was last asked; NaN where it never was. margin: of
+    the set, where it is known, else inf.
+    """
+
+    visible: Visible
+    finished: bool
+    harm: NDArray[np.float64]
+    margin: float
+
+
+class _Queue:
+    """Which cells to try next: those thought removable, then those never tried, then those that did least harm.
+
+    Every success makes the failures before it stale: a set is minimal once each of its cells has failed since the last.
+    """
+
+    def __init__(self, members: NDArray[np.intp], importance: NDArray[np.float64]) -> None:
+        self.alive = np.zeros(len(importance), bool)
+        self.alive[members] = True
+        self.importance = importance
+        self.harm = np.full(len(importance), np.nan)
+        self.tried = np.full(len(importance), -1)  # the clock when it was last tried
+        self.clock = 0
+        self.success = 0  # the clock of the last success
+
+    def order(self, margin: float) -> NDArray[np.intp]:
+        """The cells in doubt, most promising first."""
+        doubt = np.flatnonzero(self.alive & (self.tried < self.success))
+        never = np.isnan(self.harm[doubt])
+        easy = ~never & (self.harm[doubt] <= margin)
+        rank = np.where(easy, 0, np.where(never, 1, 2))
+        within = np.where(never, self.importance[doubt], self.harm[doubt])
+        return doubt[np.lexsort((self.tried[doubt], within, rank))]
+
+    def drop(self, gone: NDArray[np.intp]) -> None:
+        self.alive[gone] = False
+        self.clock += 1
+        self.success = self.clock
+
+    def keep(self, needed: NDArray[np.intp], harm: NDArray[np.float64]) -> None:
+        self.harm[needed] = harm
+        self.clock += 1
+        self.tried[needed] = self.clock
+
+
+def settle(
+    visible: Visible, cell: NDArray[np.intp], importance: NDArray[np.float64], *, margin: float = inf
+) -> Search[Settled]:
+    """Remove cells until none can go, the least important first, several together while that works.
+
+    A cell that proved needed is tried again once the set has changed; it ends when every cell has failed since the last
+    success, which is the proof of minimality. cell: (*grid,) the number of each pixel's cell. importance: per cell
+    number. margin: of the set as it is, where known. Told to stop, it returns the set as it is.
+    """
+    queue = _Queue(present(visible, cell), importance)
+    less = _Less(cell)
+    current, group, row = visible, 2, LEAST
+    try:
+        while len(order := queue.order(margin)):
+            if group > 1 and len(order) > 1:
+                together = order[:group]
+                trials = less(current, [together])
+                answers = yield with_hints(trials, lookahead=partial(_next_groups, less, current, order, group))
+                if answers.holds[0]:
+                    current, margin = trials[0], float(answers.margin[0])
+                    queue.drop(together)
+                group = min(2 * group, GROUP) if answers.holds[0] else len(together) // 2
+                continue
+            tried = order[:row]
+            trials = less(current, _singles(tried))
+            answers = yield with_hints(trials, lookahead=partial(_next_singles, less, current, order[row:]))
+            _learn(queue, tried, answers, margin)
+            if not answers.holds.any():
+                row = min(2 * row, MOST)
+                continue
+            able = np.flatnonzero(answers.holds)
+            able = able[np.argsort(-answers.margin[able], kind="stable")]
+            count, current, margin = 1, trials[able[0]], float(answers.margin[able[0]])
+            counts = [count for count in TOGETHER if count <= len(able)]
+            if counts:
+                unions = less(current, [tried[able[1:most]] for most in counts])
+                answers = yield unions
+                if answers.holds.any():
+                    last = int(np.flatnonzero(answers.holds)[-1])
+                    count, current, margin = counts[last], unions[last], float(answers.margin[last])
+            queue.drop(tried[able[:count]])
+            group, row = count if count == len(tried) else 1, LEAST
+    except Stop:
+        return Settled(current, False, queue.harm, margin)
+    return Settled(current, True, queue.harm, margin)
+
+
+class _Less:
+    """Takes cells out of a set of pixels; cell: (*grid,) the number of each pixel's cell."""
+
+    def __init__(self, cell: NDArray[np.intp]) -> None:
+        flat = cell.reshape(-1)
+        self._pixels = np.argsort(flat, kind="stable")  # cell by cell
+        self._starts = np.searchsorted(flat[self._pixels], np.arange(int(flat.max()) + 2)).tolist()
+
+    def __call__(self, visible: Visible, groups: Sequence[NDArray[np.intp]]) -> Visible:
+        """The set, (*grid,), without each of these groups of cells, (groups, *grid)."""
+        out = np.repeat(visible[None], len(groups), axis=0)
+        for row, gone in zip(out.reshape(len(groups), visible.size), groups, strict=True):
+            for number in gone.tolist():
+                row[self._pixels[self._starts[number] : self._starts[number + 1]]] = False
+        return out
+
+
+def _singles(numbers: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+    return [numbers[i : i + 1] for i in range(len(numbers))]
+
+
+def _next_singles(less: _Less, current: Visible, order: NDArray[np.intp], count: int) -> Visible:
+    """What is asked next if every removal fails: the next cells, one by one."""
+    return less(current, _singles(order[:count]))
+
+
+def _next_groups(less: _Less, current: Visible, order: NDArray[np.intp], group: int, count: int) -> Visible:
+    """What is asked next: if the first cells together can go, as far as the order stays; if not, fewer, then single ones.
+
+    A third of the guesses is on success.
+    """
+    groups: list[NDArray[np.intp]] = []
+    size, gone = group, group
+    while len(groups) < count // 3 and gone < len(order):
+        size = min(2 * size, GROUP)
+        groups.append(order[: gone + size])
+        gone += size
+    group //= 2
+    while group > 1:
+        groups.append(order[:group])
+        group //= 2
+    return less(current, (groups + _singles(order[:count]))[:count])
+
+
+def _learn(queue: _Queue, tried: NDArray[np.intp], answers: Answers, margin: float) -> None:
+    """Note what each removal cost; those that may go are left in doubt, known to be easy."""
+    before = margin if np.isfinite(margin) else float(answers.margin.max())
+    harm = before - answers.margin
+    queue.harm[tried] = harm
+    needed = ~answers.holds
+    queue.keep(tried[needed], harm[needed])

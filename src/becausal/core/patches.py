@@ -1,0 +1,185 @@
+"""A view cut into patches of alike neighbours, of any dimension, and a linear model over them; nothing but numpy.
+
+k-means over position and colour, as in SLIC, started from an even lattice and therefore without chance. Positions, colours
+and centres are whole numbers, so that distances are exact and every machine finds the same patches.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from becausal.core.contracts import Grid, Pixels
+
+ROUNDS = 6
+SAMPLE = 3_000  # pixels that the centres are found from, about; all are then given to the nearest
+UNIT = 128  # steps to a patch's width
+BLOCK = 1 << 15  # distances held at a time: few enough to stay in the cache, and not to call threads for the product
+CRUMB = 1 / 8  # of a patch's pixels: what is smaller and lies apart is no superpixel
+
+
+def superpixels(view: Pixels, count: int, *, compactness: float = 0.2) -> NDArray[np.intp]:
+    """Clusters, each in one piece: what falls apart becomes patches of its own, except crumbs, which join a neighbour."""
+    grid = view.shape[:-1]
+    return _sweep_up(_pieces(clusters(view, count, compactness=compactness)), CRUMB * _width(grid, count) ** len(grid))
+
+
+def clusters(view: Pixels, count: int, *, compactness: float = 0.2) -> NDArray[np.intp]:
+    """The number of the patch each pixel lies in, (*grid,), about `count` patches numbered from 0 without gaps.
+
+    view: (*grid, channels). compactness: how far colours may differ, as a share of their whole range, before they weigh
+    as much as one patch's width of distance; higher makes patches squarer.
+    """
+    grid = view.shape[:-1]
+    width = _width(grid, count)
+    features = np.concatenate([*_positions(grid, UNIT / width), *_colours(view, UNIT / compactness)]).T
+    most = 2 * features.shape[1] * max(1.0, float(features.max())) ** 2
+    features = features.astype(np.float32 if most < 2**24 else np.float64, order="C")  # both exact: no product is rounded
+    stride = max(1, int((len(features) / SAMPLE) ** (1 / len(grid))))
+    chosen = np.arange(len(features)).reshape(grid)[(slice(None, None, stride),) * len(grid)].ravel()
+    sample, patch = features[chosen], _lattice(grid, width)[chosen]
+    centres = _means(sample, patch)
+    for _ in range(ROUNDS):
+        nearest = _nearest(sample, centres)
+        if np.array_equal(nearest, patch):
+            break
+        patch, centres = nearest, _means(sample, nearest)
+    return _renumbered(_nearest(features, centres)).reshape(grid)
+
+
+def fit_ridge(
+    shown: NDArray[np.bool_], values: NDArray[np.float64], weight: NDArray[np.float64], penalty: float
+) -> NDArray[np.float64]:
+    """The w that minimises Σ weight (value - b - shown·w)² + penalty |w|², the intercept b free."""
+    if not len(values) or not weight.sum() > 0:
+        return np.zeros(shown.shape[1])
+    share, root = weight / weight.sum(), np.sqrt(weight)
+    rows = root[:, None] * (shown - share @ shown)  # centred: the intercept drops out
+    right = root * (values - share @ values)
+    n, k = rows.shape
+    if not penalty:
+        return np.asarray(np.linalg.lstsq(rows, right, rcond=None)[0], np.float64)
+    if n < k:  # the same solution from the smaller system
+        return np.asarray(rows.T @ np.linalg.solve(rows @ rows.T + penalty * np.eye(n), right), np.float64)
+    return np.asarray(np.linalg.solve(rows.T @ rows + penalty * np.eye(k), rows.T @ right), np.float64)
+
+
+def _width(grid: Grid, count: int) -> float:
+    """The width of a patch, in pixels."""
+    return max(1.0, float((np.prod(grid) / count) ** (1 / len(grid))))
+
+
+def _positions(grid: Grid, unit: float) -> Iterator[NDArray[np.float64]]:
+    """The pixels' indices times `unit`, to the whole number, one row (1, n) for each axis."""
+    for axis, side in enumerate(grid):
+        shape = [1] * len(grid)
+        shape[axis] = side
+        yield np.broadcast_to(np.rint(np.arange(side) * unit).reshape(shape), grid).reshape(1, -1)
+
+
+def _colours(view: Pixels, unit: float) -> Iterator[NDArray[np.float64]]:
+    """The pixels' colours, whose range is 0..1, times `unit`, to the whole number, one row (1, n) for each channel."""
+    flat = view.reshape(-1, view.shape[-1])
+    if view.dtype == np.uint8:
+        table = np.rint(np.arange(256) / 255 * unit)
+        yield from (table[flat[:, channel]][None] for channel in range(flat.shape[1]))
+        return
+    values = flat.astype(np.float64)
+    low, high = values.min(), values.max()
+    yield from (np.rint((column - low) / max(high - low, 1e-12) * unit)[None] for column in values.T)
+
+
+def _lattice(grid: Grid, width: float) -> NDArray[np.intp]:
+    """The even patches to start from, (n,)."""
+    index = np.zeros(grid, np.intp)
+    for axis, side in enumerate(grid):
+        parts = max(1, round(side / width))
+        shape = [1] * len(grid)
+        shape[axis] = side
+        index = index * parts + (np.arange(side) * parts // side).reshape(shape)
+    return index.ravel()
+
+
+def _means(features: NDArray[np.floating], patch: NDArray[np.intp]) -> NDArray[np.floating]:
+    """The mean of each patch that has a pixel, (k, features), to the whole number."""
+    counts = np.bincount(patch)
+    sums = np.stack([np.bincount(patch, column) for column in features.T], axis=1)
+    return np.rint(sums[counts > 0] / counts[counts > 0, None]).astype(features.dtype)
+
+
+def _nearest(features: NDArray[np.floating], centres: NDArray[np.floating]) -> NDArray[np.intp]:
+    """The nearest centre of each pixel, (n,), a block of pixels at a time."""
+    rows = max(1, BLOCK // len(centres))
+    # Half of |x - c|², but for |x|²/2, as one product: of (x, 1) and (-c, |c|²/2).
+    extended = np.concatenate([features, np.ones((len(features), 1), features.dtype)], axis=1)
+    turned = np.concatenate([-centres, (centres**2).sum(axis=1, keepdims=True) / 2], axis=1).T
+    parts = [np.argmin(extended[i : i + rows] @ turned, axis=1) for i in range(0, len(features), rows)]
+    return np.concatenate(parts)
+
+
+def _neighbours(values: NDArray[Any]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """Views of all pixels that have a next one along an axis, and of the next ones, axis by axis."""
+    for axis in range(values.ndim):
+        along = np.moveaxis(values, axis, 0)
+        yield along[:-1], along[1:]
+
+
+def _pieces(patch: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The number of the connected piece of its patch each pixel lies in, (*grid,), in the order of their first pixels.
+
+    Pixels of a patch that follow each other along the last axis are one run; runs that touch are one piece.
+    """
+    begins = np.ones(patch.shape, bool)
+    begins[..., 1:] = patch[..., 1:] != patch[..., :-1]
+    run = np.cumsum(begins).reshape(patch.shape) - 1
+    pairs = [np.zeros((2, 0), np.intp)]
+    across = zip(_neighbours(run), _neighbours(patch), _neighbours(begins), strict=True)
+    for (a, b), (p, q), (new_a, new_b) in islice(across, patch.ndim - 1):  # along the last axis they are one run
+        touching = (p == q) & (new_a | new_b)  # where two runs begin to touch
+        pairs.append(np.stack([a[touching], b[touching]]))
+    first, second = np.concatenate(pairs, axis=1)
+    piece = np.arange(int(run.max()) + 1)
+    while True:
+        before = piece.copy()
+        low = np.minimum(piece[first], piece[second])
+        np.minimum.at(piece, first, low)
+        np.minimum.at(piece, second, low)
+        piece = piece[piece]  # straight to where the number itself has got
+        if np.array_equal(piece, before):
+            return np.asarray(piece[run], np.intp)
+
+
+def _renumbered(piece: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The same numbers without gaps."""
+    return np.asarray((np.cumsum(np.bincount(piece.ravel()) > 0) - 1)[piece], np.intp)
+
+
+def _sweep_up(piece: NDArray[np.intp], least: float) -> NDArray[np.intp]:
+    """Pieces of fewer than `least` pixels joined to the larger neighbour they touch most, until there are none."""
+    while True:
+        piece = _renumbered(piece)
+        counts = np.bincount(piece.ravel())
+        if len(counts) == 1 or counts.min() >= least:
+            return piece
+        rank = np.empty(len(counts), np.intp)
+        rank[np.lexsort((np.arange(len(counts)), counts))] = np.arange(len(counts))  # by size, no two alike
+        small, large = np.concatenate([_small_first(a, b, rank) for a, b in _neighbours(piece)], axis=1)
+        joins = counts[small] < least
+        pairs, contact = np.unique(small[joins] * len(counts) + large[joins], return_counts=True)
+        small, large = np.divmod(pairs, len(counts))
+        into = np.arange(len(counts))
+        order = np.lexsort((rank[large], contact))  # the most touched last, so that it is the one that stays
+        into[small[order]] = large[order]
+        while not np.array_equal(into, into[into]):
+            into = into[into]
+        piece = into[piece]
+
+
+def _small_first(a: NDArray[np.intp], b: NDArray[np.intp], rank: NDArray[np.intp]) -> NDArray[np.intp]:
+    """The pieces that touch here, (2, contacts), the smaller one of each two first."""
+    differ = a != b
+    a, b = a[differ], b[differ]
+    swap = rank[a] > rank[b]
+    return np.stack([np.where(swap, b, a), np.where(swap, a, b)])

@@ -1,0 +1,70 @@
+"""What a method is asked to solve, and what a method is."""
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from becausal.core.contracts import Classifier, Finding, Grid, Needs, Pixels, Search
+from becausal.core.targets import Target
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One view to search: what is shown, what masked pixels become, and what must stay true.
+
+    Attributes:
+        view: (*grid, channels), the image as the model sees it, not normalised.
+        backgrounds: One image for each fill, each (*grid, channels); the target must hold under all of them.
+        target: What must stay true of the model's answer.
+        has_scores: Whether `Answers.confidence` means anything; False for models that return labels only.
+        model: The classifier itself. Only methods that need gradients may touch it.
+        budget: How many questions a method may ask, None for any number.
+    """
+
+    view: Pixels
+    backgrounds: tuple[Pixels, ...]
+    target: Target
+    has_scores: bool = True
+    model: Classifier | None = None
+    budget: int | None = None
+
+    @property
+    def grid(self) -> Grid:
+        """The view's spatial shape."""
+        return tuple(self.view.shape[:-1])
+
+    @property
+    def label_id(self) -> int:
+        """The class that is explained."""
+        return self.target.label_id
+
+    @property
+    def background(self) -> Pixels:
+        """The background of the first fill."""
+        return self.backgrounds[0]
+
+
+class Explainer(Protocol):
+    """A method: a frozen dataclass whose fields are its options and whose `search` asks questions and returns a map."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def needs(self) -> Needs: ...
+
+    def search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]: ...
+
+
+@runtime_checkable
+class SetExplainer(Explainer, Protocol):
+    """A method that finds minimal sufficient sets itself, so that nothing is left to extract from its map."""
+
+    def cell_side(self, grid: Grid) -> int:
+        """The side of the cells at which its sets are minimal, in pixels."""
+        ...
+
+    def configured(self, *, grain: int | None, several: int) -> "SetExplainer":
+        """The same method for cells of this side (None: its own) and so many disjoint sets."""
+        ...

@@ -1,0 +1,135 @@
+"""Ways to put searches together: several as one, and one after the other within a limit, the best remembered."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from becausal.core.contracts import Answers, Grid, Search, Stop, Visible
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Done(Generic[T]):
+    """A search has ended, with this result."""
+
+    result: T
+
+
+def step(search: Search[T], message: Answers | Exception | None) -> Visible | Done[T]:
+    """Give a search what it waits for (None to begin; a Stop or an error is thrown) and get its questions, or its end."""
+    try:
+        if message is None:
+            return next(search)
+        return search.throw(message) if isinstance(message, Exception) else search.send(message)
+    except StopIteration as end:
+        return Done(end.value)
+    finally:
+        if isinstance(message, Stop):
+            message.__traceback__ = None  # it holds the search's frame, and that often holds it: all would wait for gc
+
+
+def gather(searches: Sequence[Search[T]]) -> Search[list[T]]:
+    """Step several searches as one: what they ask at the same time forms one wave.
+
+    Told to stop, it gives each search whose questions were all answered its answers and stops the others.
+    """
+    states = {i: step(search, None) for i, search in enumerate(searches)}
+    while asking := {i: wave for i, wave in states.items() if not isinstance(wave, Done)}:
+        stop: Stop | None = None
+        try:
+            answers = yield np.concatenate(list(asking.values()))
+        except Stop as told:
+            stop, answers = told, told.answers
+        start = 0
+        for i, wave in asking.items():
+            own = answers.part(slice(start, start + len(wave)))
+            start += len(wave)
+            if stop is None or len(own) == len(wave):
+                states[i] = step(searches[i], own)
+            else:
+                states[i] = step(searches[i], Stop(stop.reason, own))
+            while stop is not None and not isinstance(states[i], Done):
+                states[i] = step(searches[i], Stop(stop.reason))
+    return [state.result for state in states.values() if isinstance(state, Done)]
+
+
+class BudgetedRun:
+    """What a chain of searches has come to: the smallest set seen to be sufficient, what was spent, what cut it short.
+
+    visible, pixels: the best set so far. spent: calls so far. stopped_by: None, or why a search had to end early. stage:
+    a word for those who watch. price: how many calls a question costs.
+    """
+
+    def __init__(self, grid: Grid, *, price: int = 1) -> None:
+        self.price = price
+        self.visible: Visible = np.ones(grid, bool)
+        self.pixels = self.visible.size
+        self.spent = 0
+        self.stopped_by: str | None = None
+        self.stage = "search"
+
+    def note(self, wave: Visible, answers: Answers) -> None:
+        """Learn from the answers to the first questions of a wave."""
+        self.spent = max(self.spent, answers.spent)
+        rows = np.flatnonzero(answers.holds)
+        if not len(rows):
+            return
+        counts = [int(np.count_nonzero(wave[row])) for row in rows]  # faster than all at once
+        least = min(counts)
+        if least < self.pixels:
+            self.pixels = least
+            self.visible = np.array(wave[rows[counts.index(least)]])
+
+    def follow(self, search: Search[T], *, limit: int | None = None) -> Search[T]:
+        """The same search, watched, and told to stop once `limit` calls are spent in all."""
+        state = step(search, None)
+        while not isinstance(state, Done):
+            room = len(state) if limit is None else min(len(state), max(0, limit - self.spent) // self.price)
+            message: Answers | Stop = Stop("budget")
+            if room:
+                try:
+                    message = yield state if room == len(state) else state[:room]
+                    self.note(state, message)
+                    if room < len(state):
+                        message = Stop("budget", message)
+                except Stop as told:
+                    message = told
+                    self.note(state, told.answers)
+            if isinstance(message, Stop):
+                self.stopped_by = self.stopped_by or message.reason
+            state = step(search, message)
+        return state.result
+
+
+def contrastive(search: Search[T]) -> Search[T]:
+    """The search under a harder target: what is shown must be enough, and what is left when it is hidden must not be.
+
+    Every question costs two calls, of the set and of its complement. The margin is that of the condition nearer to fail.
+    """
+    state = step(search, None)
+    while not isinstance(state, Done):
+        message: Answers | Stop
+        try:
+            message = _both((yield np.concatenate(zip_rows(state, ~state))))
+        except Stop as told:
+            whole = told.answers.part(slice(0, len(told.answers) // 2 * 2))
+            message = Stop(told.reason, _both(whole))
+        state = step(search, message)
+    return state.result
+
+
+def zip_rows(first: Visible, second: Visible) -> list[Visible]:
+    """Rows of two waves in turn, as pairs: a wave cut short then still has whole pairs."""
+    return [np.stack(pair) for pair in zip(first, second, strict=True)]
+
+
+def _both(answers: Answers) -> Answers:
+    """One answer for each pair: the set keeps the target, and its complement loses it."""
+    enough, rest = answers.part(slice(0, None, 2)), answers.part(slice(1, None, 2))
+    holds = enough.holds & ~rest.holds
+    margin = np.minimum(enough.margin, -rest.margin)
+    # A complement that holds by a hair has a margin of 0, and so would the pair, which does not hold.
+    return Answers(holds, np.where(holds, margin, np.minimum(margin, -1e-30)), enough.confidence, answers.spent)

@@ -1,0 +1,96 @@
+"""What must stay true of the classifier's answer: the rule that turns scores into `Answers`."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from becausal.core.contracts import Answers
+from becausal.core.errors import TargetError
+
+FAINT = 1e-30  # a probability too small to matter, so that its logarithm is finite
+STEP = 1 / 32  # nats
+
+
+@dataclass(frozen=True)
+class Target:
+    """A label on top (default), in the top k, above `threshold` (multi-label), or ahead of one rival.
+
+    floor: the label's confidence must also be at least this much; 0 asks for nothing.
+    against: only this label must be beaten, whatever the others say.
+    """
+
+    label_id: int
+    top: int = 1
+    floor: float = 0.0
+    threshold: float | None = None
+    against: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.label_id < 0:
+            raise TargetError(f"the target's label must be 0 or more, not {self.label_id}")
+        if self.top < 1:
+            raise TargetError(f"top must be at least 1, not {self.top}")
+        if not 0.0 <= self.floor <= 1.0:
+            raise TargetError(f"the confidence floor must lie in 0..1, not {self.floor}")
+        if self.against == self.label_id:
+            raise TargetError("the target and the label it is explained against are the same")
+
+    def judge(self, scores: NDArray[Any]) -> Answers:
+        """The answers behind (n, classes) probabilities, or behind (n,) labels.
+
+        Margins are in nats, the logarithm of the label's probability over its rival's (or over the floor, or the
+        threshold), so that they still say something where probabilities are all but 0 or 1.
+        """
+        if scores.ndim == 1:
+            holds = scores == self.label_id
+            return Answers(holds, np.where(holds, 1.0, -1.0), np.full(len(scores), np.nan))
+        mine = scores[:, self.label_id].astype(np.float64)
+        if self.threshold is None and self.against is None:
+            margin = self._lead(scores, mine)
+        else:
+            margin = np.full(len(scores), np.inf)
+        if self.threshold is not None:
+            margin = _ratio(mine, np.float64(self.threshold))
+        if self.against is not None:
+            rival = scores[:, self.against].astype(np.float64)
+            ahead = (mine > rival) | ((mine == rival) & (self.label_id < self.against))
+            margin = np.minimum(margin, _signed(_ratio(mine, rival), ahead))
+        if self.floor > 0.0:
+            margin = np.minimum(margin, _ratio(mine, np.float64(self.floor)))
+        return Answers(margin >= 0.0, margin, mine)
+
+    def _lead(self, scores: NDArray[Any], mine: NDArray[np.float64]) -> NDArray[np.float64]:
+        """How far the label is ahead of the one that would push it out of the top k; ties go to the lower id."""
+        if scores.shape[1] <= self.top:
+            return np.ones(len(scores))
+        if self.top == 1:  # the same as below, without its copies
+            before = scores[:, : self.label_id].max(axis=1, initial=-np.inf)
+            after = scores[:, self.label_id + 1 :].max(axis=1, initial=-np.inf)
+            own = scores[:, self.label_id]
+            return _signed(_ratio(mine, np.maximum(before, after).astype(np.float64)), (own > before) & (own >= after))
+        others = np.delete(scores, self.label_id, axis=1)
+        rival = np.partition(others, -self.top, axis=1)[:, -self.top].astype(np.float64)
+        before = (others[:, : self.label_id] >= scores[:, self.label_id, None]).sum(axis=1)
+        after = (others[:, self.label_id :] > scores[:, self.label_id, None]).sum(axis=1)
+        return _signed(_ratio(mine, rival), before + after < self.top)
+
+
+def _ratio(mine: NDArray[np.float64], rival: NDArray[np.float64] | np.float64) -> NDArray[np.float64]:
+    """log(mine / rival), finite."""
+    return np.asarray(np.log(np.maximum(mine, FAINT) / np.maximum(rival, FAINT)), np.float64)
+
+
+def _signed(margin: NDArray[np.float64], holds: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """The margin, made to be at or above 0 exactly where the target holds, ties included."""
+    return np.where(holds, np.maximum(margin, 0.0), np.minimum(margin, -FAINT))
+
+
+def quantise_margin(margin: NDArray[np.float64], holds: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """The margin in steps of STEP: what a search is told, so that noise in a score's last digits does not lead it elsewhere.
+
+    A search makes some thousand draws and choices by margins, and each follows from those before; without steps the last
+    digit of one margin, other on another backend, is enough for another explanation.
+    """
+    return _signed(np.rint(margin / STEP) * STEP, holds)

@@ -1,0 +1,220 @@
+"""Files, arrays and Pillow images as pictures, and pictures as views.
+
+An `InputImage` is what was given, read right: turned upright, 8 bits, three channels; or a raw array, whose channel axis
+is last and of size one where it had none. A `View` is the picture as the classifier sees it, with the `Frame` that
+leads back.
+"""
+
+import hashlib
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from becausal.core.contracts import Geometry, Grid, Pixels
+from becausal.core.errors import ImageError
+from becausal.core.frames import Frame, plan_frame
+from becausal.images.arrays import Channels, read_array, read_npy, to_rgb
+
+__all__ = ["Channels", "Frame", "InputImage", "Source", "View", "load_image", "make_view"]
+
+Source = str | bytes | os.PathLike[str] | Image.Image | NDArray[np.generic]
+
+_MOST_PIXELS = 2 * 89_478_485  # twice Pillow's own limit: where Pillow itself refuses
+_MOST_RESIZED = 64_000_000  # beyond this a thin strip is cut before it is resized, not after
+
+
+@dataclass(frozen=True)
+class InputImage:
+    """What was given, as an array, channel axis last.
+
+    pixels: (h, w, 3) uint8 for pictures; (*grid, channels) of any real type for raw arrays.
+    sha256: of the file's bytes, or of the array's. notes: what had to be done to read it.
+    squeeze: the original had no channel axis.
+    """
+
+    pixels: Pixels
+    name: str
+    sha256: str
+    notes: tuple[str, ...] = ()
+    squeeze: bool = False
+
+    @property
+    def grid(self) -> Grid:
+        return tuple(self.pixels.shape[:-1])
+
+
+@dataclass(frozen=True)
+class View:
+    """A picture as the classifier sees it: (*grid, channels), not normalised, with the way back."""
+
+    pixels: Pixels
+    frame: Frame
+    squeeze: bool = False
+
+    @property
+    def grid(self) -> Grid:
+        return tuple(self.pixels.shape[:-1])
+
+
+def load_image(source: Source, *, channels: Channels = "auto") -> InputImage:
+    """The picture in a file (any that Pillow reads, or .npy), in a Pillow image or in an array.
+
+    channels: whether a raw array's last axis is its channels; "auto" tells by the shape, and the notes say how.
+    Raises ImageError, one line, for what cannot be read.
+    """
+    if isinstance(source, np.ndarray):
+        pixels, squeeze, notes = read_array(source, channels, "the array")
+        return InputImage(pixels, "array", _digest(np.ascontiguousarray(source).tobytes()), notes, squeeze)
+    if isinstance(source, Image.Image):
+        name = Path(getattr(source, "filename", "") or "picture").name
+        with _explained(name):
+            pixels, notes = _decode(source, name)
+        return InputImage(pixels, name, _digest(pixels.tobytes()), notes)
+    if not isinstance(source, (str, bytes, os.PathLike)):
+        raise ImageError(f"a picture is a path, an array or a Pillow image, not {type(source).__name__}")
+    return _load_file(Path(os.fsdecode(source)), channels)
+
+
+def make_view(picture: InputImage, geometry: Geometry | None, *, channels: int | None = 3) -> View:
+    """The picture as a model with this geometry sees it.
+
+    geometry None: as it is. channels: of the view the model wants; any number but 3 takes a raw array that fits
+    exactly. A picture that needs no resizing passes bit for bit. Raises ImageError for what does not fit.
+    """
+    if geometry is None:
+        return View(picture.pixels, Frame.identity(picture.grid), picture.squeeze)
+    if channels not in (None, 3):
+        wanted = (*geometry.grid, channels)
+        if picture.pixels.shape != wanted:
+            raise ImageError(f"{picture.name} has shape {picture.pixels.shape}; the model takes exactly {wanted}")
+        return View(picture.pixels, Frame.identity(picture.grid), picture.squeeze)
+    pixels = to_rgb(picture.pixels, picture.name)
+    frame = plan_frame((pixels.shape[0], pixels.shape[1]), geometry)
+    return View(pixels if frame.is_identity else _resize_and_cut(pixels, frame, geometry.interpolation), frame)
+
+
+def _load_file(path: Path, channels: Channels) -> InputImage:
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+            size = file.tell()
+            file.seek(0)
+            magic = file.read(6)
+    except FileNotFoundError:
+        raise ImageError(f"there is no file {path}") from None
+    except (OSError, ValueError) as error:
+        raise ImageError(f"{path} cannot be read: {error}") from None
+    if size == 0:
+        raise ImageError(f"{path} is empty: 0 bytes")
+    if magic == b"\x93NUMPY" or path.suffix.lower() == ".npy":
+        pixels, squeeze, notes = read_npy(path, channels)
+        return InputImage(pixels, path.name, digest, notes, squeeze)
+    with _explained(path.name), Image.open(path) as image:
+        pixels, notes = _decode(image, path.name)
+    return InputImage(pixels, path.name, digest, notes)
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """Whatever goes wrong in Pillow becomes an ImageError; its warnings of size and metadata are not passed on."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        except ImageError:
+            raise
+        except Image.DecompressionBombError:
+            raise ImageError(_too_big(name)) from None
+        except UnidentifiedImageError:
+            raise ImageError(
+                f"{name} is no picture that Pillow knows: give a JPEG, PNG, WebP, GIF, BMP, TIFF or .npy file"
+            ) from None
+        except MemoryError:
+            raise ImageError(f"{name} is too large for the memory: make it smaller first") from None
+        except Exception as error:  # Pillow's readers raise whatever they trip over in a damaged file
+            reason = " ".join(str(error).split())[:200]
+            raise ImageError(f"{name} cannot be decoded, it may be damaged or cut short: {reason}") from error
+
+
+def _decode(image: Image.Image, name: str) -> tuple[NDArray[np.uint8], tuple[str, ...]]:
+    """The first frame, upright, in 8-bit RGB over white: (h, w, 3) uint8, and what was done to get there."""
+    if image.width * image.height > _MOST_PIXELS:
+        raise ImageError(_too_big(name))
+    notes = []
+    frames = int(getattr(image, "n_frames", 1))
+    if frames > 1:
+        image.seek(0)
+        notes.append(f"animated: first frame of {frames}")
+    image.load()
+    upright = ImageOps.exif_transpose(image)
+    rgb, more = _as_rgb(upright)
+    if upright.size != image.size or image.getexif().get(0x0112, 1) not in (0, 1):
+        notes.append("turned upright by its EXIF orientation")
+    return rgb, (*notes, *more)
+
+
+def _as_rgb(image: Image.Image) -> tuple[NDArray[np.uint8], list[str]]:
+    notes: list[str] = []
+    if image.mode.startswith("I") or image.mode == "F":
+        return _grey_of_many_bits(image)
+    if image.mode in ("CMYK", "YCbCr", "HSV"):
+        notes.append(f"{image.mode} converted to RGB")
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        if np.asarray(image.getchannel("A")).min() < 255:
+            notes.append("alpha composited over white")
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image)
+    return np.asarray(image.convert("RGB"), np.uint8).copy(), notes
+
+
+def _grey_of_many_bits(image: Image.Image) -> tuple[NDArray[np.uint8], list[str]]:
+    values = np.asarray(image)
+    if not np.isfinite(values).all():
+        raise ImageError("the picture holds NaN or infinite numbers")
+    low, high = float(values.min()), float(values.max())
+    if image.mode == "F":
+        if low < 0 or high > 255 or 0 < high <= 1:
+            raise ImageError(
+                f"a float picture of {low:g}..{high:g} has no known scale: save it as 0..255, or give the array as .npy"
+            )
+        grey, note = np.rint(values), "float grey rounded to 8 bits"
+    elif low < 0 or high > 65535:
+        raise ImageError(f"a 32-bit picture of {low:g}..{high:g} has no known scale: save it with 8 or 16 bits")
+    else:
+        grey, note = np.rint(values / 257), "16-bit scaled to 8"
+    return np.repeat(grey.astype(np.uint8)[:, :, None], 3, axis=2), [note]
+
+
+def _resize_and_cut(pixels: NDArray[np.uint8], frame: Frame, interpolation: str) -> NDArray[np.uint8]:
+    """(h, w, 3) resized and cut as the frame says; black where the cut is larger than the picture."""
+    image = Image.fromarray(pixels)
+    how = Image.Resampling[interpolation.upper()]
+    (rows, columns), (top, left), (h, w) = frame.resized, frame.origin, frame.grid
+    if rows * columns > _MOST_RESIZED:
+        return np.asarray(image.resize((w, h), how, box=_box_on_original(frame)), np.uint8).copy()
+    if (columns, rows) != image.size:
+        image = image.resize((columns, rows), how)
+    # Pillow's crop reaches beyond the picture where it must, and leaves that black
+    return np.asarray(image.crop((left, top, left + w, top + h)), np.uint8).copy()
+
+
+def _box_on_original(frame: Frame) -> tuple[float, float, float, float]:
+    (top, left), (down, right) = frame.offset, frame.scale
+    bottom = min(top + frame.grid[0] * down, frame.original[0])
+    return (max(left, 0), max(top, 0), min(left + frame.grid[1] * right, frame.original[1]), bottom)
+
+
+def _too_big(name: str) -> str:
+    return f"{name} has more than {_MOST_PIXELS // 10**6} million pixels: make it smaller first"
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,153 @@
+"""Random parts of a set of cells, to try to hide: drawn a round at a time, where little harm is expected.
+
+Weights are whole numbers, so that sums of them are exact and every machine draws the same parts.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import product
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from becausal.methods.causal.lattice import Cells, sizes_of
+
+BLOCK = 0.35  # the side of a block, relative to that of a box of the same size
+STRETCH = 0.35  # how much the sides of a box differ, as the deviation of a logarithm
+RADII = 96  # sizes a box is tried in
+WEIGHT = 1 << 16  # of a cell of which mean harm is expected
+
+
+@dataclass(frozen=True)
+class Proposer:
+    """Draws parts of a set of cells, (*lattice,), each about a stated share of it.
+
+    harm: what hiding each cell is expected to cost. trust: how strongly places of little expected harm are preferred; 0
+    draws places evenly.
+    """
+
+    cells: Cells
+    harm: NDArray[np.float64]
+    rng: np.random.Generator
+    trust: float = 1.0
+
+    def draw(self, kinds: Sequence[str], share: float) -> Cells:
+        """Parts, one of each of these kinds, (n, *lattice); those that have nothing, or everything, are left out."""
+        count = len(self._members)
+        wanted = max(1, round(share * count))
+        drawn = [KINDS[kind](self, kinds.count(kind), wanted) for kind in dict.fromkeys(kinds)]
+        parts = np.concatenate(drawn)
+        sizes = sizes_of(parts)
+        return np.asarray(parts[(sizes > 0) & (sizes < count)])
+
+    def boxes(self, count: int, wanted: int) -> Cells:
+        """Boxes around places, of random proportions, each just large enough to hold the wanted number of cells."""
+        sides = np.array(self.cells.shape)
+        places = np.unravel_index(self._places(count), self.cells.shape)
+        centres = np.stack(places, axis=1)[:, None, :] + 0.5
+        stretch = np.exp(self.rng.normal(0.0, STRETCH, (count, 1, len(sides))))
+        reach = _radii(max(self.cells.shape))[None, :, None] * stretch  # (boxes, radii, axes)
+        low = np.maximum(np.floor(centres - reach), 0).astype(np.intp)
+        high = np.minimum(low + np.maximum(np.rint(2 * reach), 1).astype(np.intp), sides)
+        enough = self._count(low, high) >= wanted
+        enough[:, -1] = True
+        first = np.arange(count), np.argmax(enough, axis=1)
+        return self._within(low[first], high[first])
+
+    def strips(self, count: int, wanted: int) -> Cells:
+        """Slabs from one of the sides, each just thick enough."""
+        sides = self.cells.shape
+        low, high = np.zeros((count, len(sides)), np.intp), np.tile(sides, (count, 1))
+        axes, backwards = self.rng.integers(len(sides), size=count).tolist(), self.rng.integers(2, size=count).tolist()
+        for i, axis in enumerate(axes):
+            before = self._sums[tuple(slice(None) if a == axis else -1 for a in range(len(sides)))]
+            if backwards[i]:
+                low[i, axis] = np.searchsorted(before, before[-1] - wanted, side="right") - 1
+            else:
+                high[i, axis] = np.searchsorted(before, wanted)
+        return self._within(low, high)
+
+    def blocks(self, count: int, wanted: int) -> Cells:
+        """Parts of several smaller blocks, of a lattice that is shifted at random; their number is just enough."""
+        side = max(1, round(BLOCK * wanted ** (1 / self.cells.ndim)))
+        parts = np.zeros((count, self.cells.size), bool)
+        for part in parts:
+            block = np.zeros(1, np.intp)
+            for along, shift in zip(self.cells.shape, self.rng.integers(0, side, self.cells.ndim).tolist(), strict=True):
+                block = (block[:, None] * (along // side + 2) + (np.arange(along) + shift) // side).reshape(-1)
+            block = block[self._members]
+            sizes, weights = np.bincount(block), np.bincount(block, self._weights)
+            there = np.flatnonzero(sizes)
+            # Whose exponential time is over first is drawn first: by weight, one after the other.
+            there = there[np.argsort(self.rng.standard_exponential(len(there)) / weights[there])]
+            enough = np.searchsorted(np.cumsum(sizes[there]), wanted) + 1
+            chosen = np.zeros(len(sizes), bool)
+            chosen[there[:enough]] = True
+            part[self._members] = chosen[block]
+        return parts.reshape(count, *self.cells.shape)
+
+    @cached_property
+    def _members(self) -> NDArray[np.intp]:
+        """The numbers of the cells."""
+        return np.flatnonzero(self.cells)
+
+    @cached_property
+    def _weights(self) -> NDArray[np.int64]:
+        """How likely each of them is drawn."""
+        expected = self.harm.reshape(-1)[self._members]
+        about = expected - expected.mean()
+        spread = float(np.sqrt((about * about).mean()))
+        if not spread > 0 or not self.trust > 0:
+            return np.full(len(expected), WEIGHT)
+        about = np.minimum(np.maximum(about / spread, -3), 3)
+        return np.asarray(np.rint(WEIGHT * np.exp(-self.trust * about)).astype(np.int64) + 1, np.int64)
+
+    def _places(self, count: int) -> NDArray[np.intp]:
+        """Cells, likelier where little harm is expected: their numbers."""
+        sums = np.cumsum(self._weights)
+        chosen = np.searchsorted(sums, self.rng.integers(0, sums[-1], count), side="right")
+        return np.asarray(self._members[chosen], np.intp)
+
+    @cached_property
+    def _sums(self) -> NDArray[np.intp]:
+        """How many cells lie before each corner of the lattice, along all axes."""
+        sums = np.zeros([side + 1 for side in self.cells.shape], np.intp)
+        inner = sums[(slice(1, None),) * sums.ndim]
+        inner[...] = self.cells
+        for axis in range(sums.ndim):
+            np.cumsum(inner, axis=axis, out=inner)
+        return sums
+
+    def _count(self, low: NDArray[np.intp], high: NDArray[np.intp]) -> NDArray[np.intp]:
+        """How many cells boxes have; low and high: (..., axes)."""
+        steps = [step // self._sums.itemsize for step in self._sums.strides]
+        ends = [((low[..., axis] * step, -1), (high[..., axis] * step, 1)) for axis, step in enumerate(steps)]
+        found = np.zeros(low.shape[:-1], np.intp)
+        for corner in product(*ends):
+            found += prod(sign for _, sign in corner) * self._sums.take(sum(at for at, _ in corner))
+        return found
+
+    def _within(self, low: NDArray[np.intp], high: NDArray[np.intp]) -> Cells:
+        """The cells in each box, (n, *lattice); low and high: (n, axes)."""
+        parts = self.cells[None]
+        for axis, side in enumerate(self.cells.shape):
+            at = np.arange(side)
+            inside = (at >= low[:, axis, None]) & (at < high[:, axis, None])
+            shape = [len(low)] + [1] * self.cells.ndim
+            shape[1 + axis] = side
+            parts = parts & inside.reshape(shape)
+        return parts
+
+
+KINDS: dict[str, Callable[[Proposer, int, int], Cells]] = {
+    "box": Proposer.boxes,
+    "strip": Proposer.strips,
+    "blocks": Proposer.blocks,
+}
+
+
+@cache
+def _radii(side: int) -> NDArray[np.float64]:
+    return np.geomspace(0.5, 2.0 * side, RADII)

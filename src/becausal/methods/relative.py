@@ -1,0 +1,234 @@
+"""How relevance passes each operation in Relative Attributing Propagation: imported only where torch is.
+
+Notation of the paper: unit i of a layer contributes z_ij = x_i w_ij to unit j of the next. With Z⁺_j and Z⁻_j the sums
+of the positive contributions and of the sizes of the negative ones:
+
+    output layer      R_i = Σ_j |z_ij| / Σ_i |z_ij| · R_j                             absolute influence
+    hidden layers     P_i = Σ_j z⁺_ij / Z⁺_j · R_j                                    earned by positive contributions
+                      N_i = Σ_j |z⁻_ij| / (Z⁺_j + Z⁻_j) · R_j                         earned by negative ones
+                      R_i = P_i + N_i - Ψ  where x_i ≠ 0, Ψ = (Σ_i P_i + N_i - Σ_j R_j) / Γ     uniform shifting
+
+Γ counts the active units, x_i ≠ 0, so Σ_i R_i = Σ_j R_j. At the input z_ij = x_i w_ij - l_i w⁺_ij - h_i w⁻_ij, with l
+and h the lowest and highest colour, is nowhere negative, and only what units without weights leave over is shifted.
+
+The computation is read off the module by torch.fx, so that layers and functions are the same here.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import fx, nn
+
+from becausal.core.errors import ModelError
+from becausal.methods.gradients import INSTEAD
+
+Tensor = Any  # torch.Tensor
+Linear = Callable[[Tensor, Tensor], Tensor]  # x, weight to what the layer makes of them, without bias
+
+_PASS = {
+    F.relu, F.relu6, F.hardtanh, F.dropout, F.leaky_relu, torch.relu, torch.clamp, "relu", "clamp", "contiguous",
+    nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.LeakyReLU, nn.Dropout, nn.Dropout2d, nn.Identity, nn.BatchNorm2d,
+}  # fmt: skip
+_RESHAPE = {torch.flatten, torch.reshape, "flatten", "view", "reshape", nn.Flatten}
+_WINNER = {F.max_pool2d, torch.max_pool2d, F.adaptive_max_pool2d, nn.MaxPool2d, nn.AdaptiveMaxPool2d}
+_MEAN = {
+    F.avg_pool2d, F.adaptive_avg_pool2d, torch.mean, "mean", nn.AvgPool2d, nn.AdaptiveAvgPool2d, F.pad, nn.ZeroPad2d,
+}  # fmt: skip
+_SUM = {operator.add, operator.iadd, torch.add, "add", "add_"}
+_JOIN = {torch.cat, torch.concat}
+_ONE = torch.ones((), dtype=torch.float64)
+
+
+def propagate(module: nn.Module, view: Tensor, label_id: int, low: Tensor, high: Tensor) -> Tensor:
+    """The relevance of the input, (1, channels, h, w), for one label's logit; its sum is the logit's size.
+
+    module: is changed to double precision. low, high: the darkest and the brightest input there is. Raises ModelError
+    where an operation has no rule.
+    """
+    walk = Walk(trace(module.double()))  # in double precision: relevance of either sign is many times its sum
+    with torch.no_grad():
+        logits = walk.run(view.double())
+    flat = logits.reshape(1, -1)
+    start = torch.zeros_like(flat)
+    start[0, min(label_id, flat.shape[1] - 1)] = flat[0, min(label_id, flat.shape[1] - 1)].abs()
+    return Backward(walk, low.double(), high.double()).relevance(start.reshape(logits.shape))
+
+
+def trace(module: nn.Module) -> fx.GraphModule:
+    """The module as a graph of operations. Raises ModelError where its computation depends on what it computes."""
+    try:
+        return fx.symbolic_trace(module)
+    except Exception as error:  # fx runs the user's own code: anything may come
+        reason = " ".join(str(error).split())[:160]
+        raise ModelError(f"the method rap cannot read this model's computation off ({reason}); {INSTEAD}") from error
+
+
+class Walk(fx.Interpreter):  # type: ignore[misc]
+    """Runs the graph and keeps what every operation was given and what it gave."""
+
+    def __init__(self, graph: fx.GraphModule) -> None:
+        super().__init__(graph)
+        self.values: dict[fx.Node, Any] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        self.values[n] = super().run_node(n)
+        return self.values[n]
+
+
+class Backward:
+    """Hands relevance back through the graph of a walk."""
+
+    def __init__(self, walk: Walk, low: Tensor, high: Tensor) -> None:
+        self._walk = walk
+        self._low = low
+        self._high = high
+        self._is_output = True  # until the first layer with weights
+
+    def relevance(self, start: Tensor) -> Tensor:
+        """The relevance of the graph's input, given that of its output."""
+        nodes = list(self._walk.module.graph.nodes)
+        entry = next(node for node in nodes if node.op == "placeholder")
+        held: dict[fx.Node, Tensor] = {nodes[-1].all_input_nodes[0]: start}
+        for node in reversed(nodes[:-1]):
+            if node not in held or node.op in ("placeholder", "get_attr"):
+                continue
+            for source, part in self._through(node, held.pop(node)).items():
+                held[source] = held[source] + part if source in held else part
+        if entry not in held:
+            raise ModelError(f"the method rap found no way from the label back to the view; {INSTEAD}")
+        return held[entry]
+
+    def _through(self, node: fx.Node, given: Tensor) -> dict[fx.Node, Tensor]:
+        """What each input of an operation gets of the relevance of its output."""
+        kind, layer = self._kind(node)
+        sources = [n for n in node.all_input_nodes if torch.is_tensor(self._walk.values[n]) and n.op != "get_attr"]
+        inputs = [self._walk.values[n] for n in sources]
+        if kind in _PASS and inputs[0].shape == given.shape:
+            return {sources[0]: given}
+        if kind in _RESHAPE:
+            return {sources[0]: given.reshape(inputs[0].shape)}
+        if kind in _JOIN:
+            cut = given.split([x.shape[1] for x in inputs], 1)
+            return dict(zip(sources, cut, strict=True))
+        if kind in _WINNER:
+            return {sources[0]: pull(lambda x: self._again(node, x), inputs[0], given)}
+        if kind in _MEAN:
+            return {sources[0]: share(lambda x, w: w * self._again(node, x), inputs[0], _ONE, given)}
+        if kind in _SUM and len(inputs) == 2 and inputs[0].shape == inputs[1].shape == given.shape:
+            parts = share(lambda x, w: w * x.sum(0, keepdim=True), torch.cat(inputs), _ONE, given).chunk(2)
+            return dict(zip(sources, parts, strict=True)) if sources[0] is not sources[1] else {sources[0]: given}
+        if (made := self._linear(node, kind, layer)) is not None:
+            return {sources[0]: self._weighted(node, sources[0], *made, given)}
+        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+        what = f"the layer {name} ({type(layer).__name__})" if layer is not None else f"the operation {name}"
+        raise ModelError(f"the method rap has no rule for {what}; {INSTEAD}")
+
+    def _weighted(self, node: fx.Node, source: fx.Node, apply: Linear, weight: Tensor, given: Tensor) -> Tensor:
+        x = self._walk.values[source]
+        is_output, self._is_output = self._is_output, False
+        if self._reaches_input(source):
+            return share_input(apply, x, weight, given, self._fit(self._low, node), self._fit(self._high, node))
+        return share_output(apply, x, weight, given) if is_output else share(apply, x, weight, given)
+
+    def _reaches_input(self, source: fx.Node) -> bool:
+        """Whether an operation's source is the view itself, padded or as it is."""
+        return source.op == "placeholder" or (
+            self._kind(source)[0] in (F.pad, nn.ZeroPad2d) and source.all_input_nodes[0].op == "placeholder"
+        )
+
+    def _fit(self, bound: Tensor, node: fx.Node) -> Tensor:
+        """The bound as the operation sees it: padded where the view is padded."""
+        source = node.all_input_nodes[0]
+        return bound if source.op == "placeholder" else self._again(source, bound)
+
+    def _kind(self, node: fx.Node) -> tuple[Any, nn.Module | None]:
+        """What an operation is: a function, a method's name, or the class of a layer, with the layer."""
+        if node.op != "call_module":
+            return node.target, None
+        layer = self._walk.module.get_submodule(str(node.target))
+        return type(layer), layer
+
+    def _linear(self, node: fx.Node, kind: Any, layer: nn.Module | None) -> tuple[Linear, Tensor] | None:
+        """A layer with weights as a function of input and weight, without its bias; None for anything else."""
+        if isinstance(layer, nn.Conv2d) and layer.padding_mode == "zeros":
+            return lambda x, w: layer._conv_forward(x, w, None), layer.weight
+        if isinstance(layer, nn.Linear) or kind is F.linear:
+            return F.linear, layer.weight if layer is not None else self._walk.values[node.args[1]]
+        if kind in (F.conv2d, torch.conv2d):
+            names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+            said = dict(zip(names, node.args, strict=False)) | node.kwargs
+            rest = {key: value for key, value in said.items() if key not in names[:3]}
+            return lambda x, w: F.conv2d(x, w, None, **rest), self._walk.values[said["weight"]]
+        return None
+
+    def _again(self, node: fx.Node, x: Tensor) -> Tensor:
+        """The operation once more, on another input."""
+        if node.op == "call_module":
+            made: Tensor = self._walk.module.get_submodule(str(node.target))(x)
+        elif node.op == "call_method":
+            made = getattr(x, str(node.target))(*node.args[1:], **node.kwargs)
+        else:
+            kwargs = {key: value for key, value in node.kwargs.items() if key != "input"}
+            made = node.target(x, *node.args[1:], **kwargs)
+        return made
+
+
+def pull(apply: Callable[[Tensor], Tensor], x: Tensor, given: Tensor) -> Tensor:
+    """Σ_j ∂y_j/∂x_i · given_j."""
+    with torch.enable_grad():
+        x = x.detach().requires_grad_(True)
+        (gradient,) = torch.autograd.grad(apply(x), x, given)
+    return gradient
+
+
+def divide(a: Tensor, b: Tensor) -> Tensor:
+    """a / b, and 0 where b is 0."""
+    return torch.where(b != 0, a / torch.where(b != 0, b, torch.ones_like(b)), torch.zeros_like(a))
+
+
+def share(apply: Linear, x: Tensor, weight: Tensor, given: Tensor) -> Tensor:
+    """The rule of hidden layers: both kinds of contribution earn, then all active units are shifted evenly."""
+    up, down = _contributions(apply, x, weight)
+    z_up, z_down = up(x), -down(x)  # Z⁺ and Z⁻
+    earned = x * pull(up, x, divide(given, z_up)) - x * pull(down, x, divide(given, z_up + z_down))
+    active = (x != 0).to(x.dtype)
+    excess = earned.sum() - given.sum()
+    return earned - active * excess / active.sum().clamp_min(1)
+
+
+def share_output(apply: Linear, x: Tensor, weight: Tensor, given: Tensor) -> Tensor:
+    """The rule of the output layer: influence by size."""
+    up, down = _contributions(apply, x, weight)
+    scaled = divide(given, up(x) - down(x))
+    return x * pull(up, x, scaled) - x * pull(down, x, scaled)
+
+
+def share_input(apply: Linear, x: Tensor, weight: Tensor, given: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """The rule of the input: contributions as distances from the lowest and the highest colour."""
+    up, down = weight.clamp_min(0), weight.clamp_max(0)
+    scaled = divide(given, apply(x, weight) - apply(low, up) - apply(high, down))
+    earned = (
+        x * pull(lambda v: apply(v, weight), x, scaled)
+        - low * pull(lambda v: apply(v, up), x, scaled)
+        - high * pull(lambda v: apply(v, down), x, scaled)
+    )
+    return earned - (earned.sum() - given.sum()) / earned.numel()
+
+
+def _contributions(
+    apply: Linear, x: Tensor, weight: Tensor
+) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+    """The sums of positive and of negative contributions as functions of the input, whose signs are those of x."""
+    is_up = x > 0
+    positive, negative = weight.clamp_min(0), weight.clamp_max(0)
+
+    def up(v: Tensor) -> Tensor:
+        return apply(v * is_up, positive) + apply(v * ~is_up, negative)
+
+    def down(v: Tensor) -> Tensor:
+        return apply(v * is_up, negative) + apply(v * ~is_up, positive)
+
+    return up, down

@@ -1,0 +1,90 @@
+"""RISE: a pixel's value is the mean score over the random mutants that show it.
+
+After Petsiuk, Das, Saenko: RISE, BMVC 2018. Its masks are soft: a coarse random grid, interpolated, dims the picture.
+Here a pixel is shown or hidden, so each mask is rounded at one level drawn uniformly for the whole mask: pixel x is
+visible where u < m(x). Then P(x visible | m) = m(x) and P(x visible) = p at every pixel, whatever the cells and shifts:
+the rounding is unbiased, and the sets are as smooth as the masks they are level sets of.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from becausal.core.contracts import Answers, Finding, Grid, Needs, Search, Visible
+from becausal.core.errors import OptionError
+from becausal.core.problem import Problem
+from becausal.methods.waves import scores, sizes, stream
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rise:
+    """RISE, `rise`.
+
+    masks: how many are asked. cells: of the coarse grid along each side of the view. share: p, the chance of a pixel to
+    be visible.
+
+    The estimate of E[score | pixel visible] is unbiased: each pixel's sum of scores is divided by how often that pixel
+    was in fact visible, not by the expected number. Where the classifier gives labels only, the score is 1 where the
+    target is kept and 0 elsewhere.
+    """
+
+    masks: int = 2000
+    cells: int = 7
+    share: float = 0.5
+
+    name: ClassVar[str] = "rise"
+    needs: ClassVar[Needs] = "labels"
+
+    def __post_init__(self) -> None:
+        if self.masks < 1:
+            raise OptionError(f"masks must be at least 1, not {self.masks}")
+        if self.cells < 1:
+            raise OptionError(f"cells must be at least 1, not {self.cells}")
+        if not 0.0 < self.share < 1.0:
+            raise OptionError(f"share must lie between 0 and 1, not {self.share}")
+
+    def search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]:
+        grid = problem.grid
+        sums, counts = np.zeros(grid), np.zeros(grid, np.intp)
+        total, answered = 0.0, 0
+
+        def learn(wave: Visible, answers: Answers) -> None:
+            nonlocal total, answered
+            values = scores(answers)
+            for visible, value in zip(wave, values, strict=True):
+                sums[visible] += value
+            counts[...] += np.count_nonzero(wave, axis=0)
+            total, answered = total + float(values.sum()), answered + len(values)
+
+        def waves() -> Iterator[Visible]:
+            for count in sizes(self.masks):
+                yield np.stack([self.draw(grid, rng) for _ in range(count)])
+
+        yield from stream(waves(), learn)
+        unseen = total / max(answered, 1)  # of a pixel that was never visible nothing is known: the overall mean
+        return Finding(np.where(counts > 0, sums / np.maximum(counts, 1), unseen))
+
+    def draw(self, grid: Grid, rng: np.random.Generator) -> Visible:
+        """One random set, (*grid,)."""
+        shifts = tuple(int(rng.integers(self.length(side))) for side in grid)
+        coarse = rng.random((self.cells + 2,) * len(grid)) < self.share
+        return self.field(grid, coarse, shifts) > rng.random()
+
+    def length(self, side: int) -> int:
+        """The side of a cell in pixels."""
+        return -(-side // self.cells)
+
+    def field(self, grid: Grid, coarse: NDArray[np.bool_], shifts: tuple[int, ...]) -> NDArray[np.float64]:
+        """The soft mask, (*grid,) in 0..1: the coarse grid (cells + 2 along each axis), shifted and interpolated."""
+        soft = coarse.astype(np.float64)
+        for side, shift in zip(grid, shifts, strict=True):
+            at = (np.arange(side) + shift) / self.length(side)  # in cells, below cells + 1
+            low = at.astype(np.intp)
+            weights = np.zeros((side, len(coarse)))
+            weights[np.arange(side), low] = 1 - (at - low)
+            weights[np.arange(side), low + 1] = at - low
+            soft = np.tensordot(soft, weights, axes=(0, 1))  # the axis goes to the end, so each has its turn
+        return soft
