@@ -250,7 +250,7 @@ BAD: dict[str, tuple[Prepare, str]] = {
     "an unknown device": (words("--device", "abacus"), "abacus"),
     "an unknown preset": (words("--preprocess", "magic"), "magic"),
     "an unknown resize": (words("--resize", "sideways"), "sideways"),
-    "an unknown kind of output": (words("--output", "poems"), "poems"),
+    "an unknown kind of output": (words("--returns", "poems"), "poems"),
     "no labels file": (words("--labels", "missing.txt"), "missing.txt"),
     "an output folder that is a file": (out_is_a_file, "taken"),
     "an output folder under a file": (out_is_under_a_file, "taken"),

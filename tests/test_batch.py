@@ -34,6 +34,7 @@ from becausal.core.errors import AnswerError, InputError, ModelError, OutputErro
 from becausal.core.frames import Frame
 from becausal.interfaces.cli.app import main
 from becausal.interfaces.cli.batch import settings_of
+from becausal.models import Loading
 from becausal.scenes import write_scenes
 
 SAME = (
@@ -683,9 +684,8 @@ def test_bad_options_give_one_line(here, more, capsys):
 
 
 def test_no_header_gets_into_the_index(here):
-    job = toy_job(loading=dict.fromkeys(("labels", "preprocess", "resize", "output", "device", "half")))
-    job.loading["endpoint"] = ("header=Authorization: Bearer SECRET", "timeout=5")
-    assert settings_of(job, find_inputs(["shots"]))["endpoint"] == ["header=Authorization: (hidden)", "timeout=5"]
+    job = toy_job(loading=Loading(endpoint=("header=Authorization: Bearer SECRET", "timeout=5")))
+    assert settings_of(job, find_inputs(["shots"]))["endpoint"] == ["timeout=5"]
 
 
 def test_verify_reads_what_a_run_wrote(here, capsys):

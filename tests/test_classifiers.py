@@ -176,7 +176,7 @@ def test_options_that_make_no_sense():
     for options, words in [
         ({"preprocess": "imagnet"}, "unknown preprocessing"),
         ({"resize": "big"}, "unknown resize"),
-        ({"output": "numbers"}, "unknown output"),
+        ({"returns": "numbers"}, "unknown output"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"half": True}, "half precision"),
     ]:

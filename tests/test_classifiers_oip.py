@@ -123,7 +123,7 @@ def same(a, b):
 
 @pytest.fixture(scope="module")
 def local():
-    return explain(as_classifier(corner, output="probabilities"))
+    return explain(as_classifier(corner, returns="probabilities"))
 
 
 # The address and the options

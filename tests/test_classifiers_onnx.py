@@ -113,7 +113,7 @@ def test_one_softmax_at_most(tmp_path):
         assert np.allclose(load_model(path).classify(pixels()), expected(weights, pixels()), atol=1e-5)
     make(tmp_path / "net.onnx", ["N", 3, 6, 8], ends=("none",), names=("y",))
     with pytest.raises(ModelError, match="option says probabilities"):
-        load_model(tmp_path / "net.onnx", output="probabilities")
+        load_model(tmp_path / "net.onnx", returns="probabilities")
 
 
 def test_several_outputs(tmp_path):
@@ -147,7 +147,7 @@ def test_one_column_is_two_classes(tmp_path, end):
 
 def test_many_labels_at_once(tmp_path):
     path, weights = make(tmp_path / "net.onnx", ["N", 3, 6, 8], ends=("none",))
-    classifier = load_model(path, output="multilabel-logits")
+    classifier = load_model(path, returns="multilabel-logits")
     logit = PRESETS["imagenet"].apply(pixels()).mean(axis=(1, 2)) @ weights
     assert classifier.info.output == "multilabel"
     assert np.allclose(classifier.classify(pixels()), 1 / (1 + np.exp(-logit)), atol=1e-5)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from becausal.core.errors import AnswerError, ModelError, OptionError
 from becausal.models.compose import Composer
+from becausal.models.loading import Loading
 from becausal.models.outputs import Reading, as_table, name_classes, read_output
 from becausal.models.preprocess import (
     PRESETS,
@@ -203,7 +204,7 @@ def test_a_toml_file_next_to_the_model(tmp_path):
         'interpolation = "lanczos"\nlabels = "names.txt"\noutput = "logits"\n'
         'input = "x"\noutput_name = "y"\nlayout = "nhwc"\n',
     )
-    said = gather_settings(file)
+    said = gather_settings(file, Loading())
     assert said.numbers == Normalisation(0.5, (1.0, 2.0, 3.5), (2.0,), "bgr", "TOML file")
     assert (said.resize, said.crop, said.interpolation) == ((64, 64), (60, 50), "lanczos")
     assert (said.labels, said.output, said.layout) == (("cat", "dog"), "logits", "nhwc")
@@ -212,15 +213,17 @@ def test_a_toml_file_next_to_the_model(tmp_path):
 
 def test_options_win_over_the_file(tmp_path):
     file = card(tmp_path, 'preprocess = "tf"\nresize = 64\nlabels = ["a"]\noutput = "logits"\n')
-    said = gather_settings(file, preprocess="raw", resize="squash", labels=["b", "c"], output="multilabel")
+    said = gather_settings(file, Loading(preprocess="raw", resize="squash", labels=("b", "c"), returns="multilabel"))
     assert said.numbers is PRESETS["raw"]
     assert (said.resize, said.labels, said.output) == ("squash", ("b", "c"), "multilabel")
-    assert dict(said.loading) == {"preprocess": "raw", "resize": "squash", "labels": "2 names", "output": "multilabel"}
+    recorded = said.loading.record()
+    assert recorded == {"preprocess": "raw", "resize": "squash", "labels": ["b", "c"], "returns": "multilabel"}
+    assert Loading.from_record(recorded) == said.loading
     other = tmp_path / "other.toml"
     other.write_text('preprocess = "unit"')
-    assert gather_settings(file, preprocess=other).numbers is PRESETS["unit"]
+    assert gather_settings(file, Loading(preprocess=other)).numbers is PRESETS["unit"]
     with pytest.raises(ModelError, match="there is no file"):
-        gather_settings(file, preprocess="missing.toml")
+        gather_settings(file, Loading(preprocess="missing.toml"))
 
 
 @pytest.mark.parametrize(
@@ -242,7 +245,7 @@ def test_options_win_over_the_file(tmp_path):
 )
 def test_a_toml_file_that_makes_no_sense(tmp_path, text, words):
     with pytest.raises(ModelError, match=words):
-        gather_settings(card(tmp_path, text))
+        gather_settings(card(tmp_path, text), Loading())
 
 
 # ---- outputs

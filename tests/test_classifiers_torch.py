@@ -152,7 +152,7 @@ def test_forms_of_output(form):
 def test_probabilities_one_column_and_grey():
     sure = as_classifier(small(end=nn.Softmax(1)), preprocess="tf", resize="12/12x10")
     assert np.allclose(sure.classify(pixels()), run(sure.module, "tf", pixels()).numpy(), atol=1e-6)
-    two = as_classifier(small(classes=1), preprocess="tf", resize="12/12x10", output="logits", labels=["cat"])
+    two = as_classifier(small(classes=1), preprocess="tf", resize="12/12x10", returns="logits", labels=["cat"])
     assert two.info.labels == ("not cat", "cat")
     assert np.allclose(two.classify(pixels()).sum(axis=1), 1)
     grey = as_classifier(small(channels=1), resize="12/12x10")

@@ -349,7 +349,7 @@ READING = [
     "--labels",
     "--preprocess",
     "--resize",
-    "--output",
+    "--returns",
     "--device",
     "--batch-size",
     "--threads",

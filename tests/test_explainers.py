@@ -13,7 +13,7 @@ from becausal.core.contracts import Answers, Stop
 from becausal.core.errors import MissingExtraError, OptionError
 from becausal.core.patches import fit_ridge, superpixels
 from becausal.core.problem import Problem
-from becausal.core.regions import pieces
+from becausal.core.components import count_components
 from becausal.core.searches import Done, step
 from becausal.core.targets import Target
 from becausal.engine.engine import Engine
@@ -376,7 +376,7 @@ def test_superpixels_are_in_one_piece_and_no_crumbs(shape):
     assert patch.shape == shape[:-1]
     sizes = np.bincount(patch.ravel())
     assert sizes.min() >= np.prod(shape[:-1]) / 20 / 8
-    assert all(pieces(patch == k) == 1 for k in range(len(sizes)))
+    assert all(count_components(patch == k) == 1 for k in range(len(sizes)))
     assert np.array_equal(patch, superpixels(view, 20, compactness=0.02))
 
 

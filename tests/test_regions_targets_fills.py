@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from becausal.core.errors import FillError, MissingExtraError, TargetError
-from becausal.core.regions import Region, cells, cut, default_grain, pieces, shown_without, split, whole
+from becausal.core.components import count_components
+from becausal.core.regions import Region, cells, cut, default_grain, shown_without, split, whole
 from becausal.core.targets import Target
 from becausal.images.fills import NAMES, box_blur, make_background, span
 
@@ -107,15 +108,15 @@ def flood(visible):
 def test_pieces_are_those_of_a_naive_flood(grid, seed, share):
     visible = np.random.default_rng(seed).random(grid) < share
     before = visible.copy()
-    assert pieces(visible) == flood(visible)
+    assert count_components(visible) == flood(visible)
     assert (visible == before).all()
 
 
 def test_pieces_that_touch_by_a_corner_or_across_an_edge_are_two():
-    assert pieces(np.eye(3, dtype=bool)) == 3
-    assert pieces(np.array([[0, 0, 1], [1, 0, 0]], bool)) == 2  # neighbours in memory, not in the picture
-    assert pieces(np.zeros((3, 3), bool)) == 0
-    assert pieces(np.ones((3, 3), bool)[::-1, ::2]) == 1
+    assert count_components(np.eye(3, dtype=bool)) == 3
+    assert count_components(np.array([[0, 0, 1], [1, 0, 0]], bool)) == 2  # neighbours in memory, not in the picture
+    assert count_components(np.zeros((3, 3), bool)) == 0
+    assert count_components(np.ones((3, 3), bool)[::-1, ::2]) == 1
 
 
 # Targets

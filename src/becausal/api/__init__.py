@@ -8,7 +8,7 @@ import numpy as np
 
 from becausal.api.explanation import Explanation
 from becausal.api.jobs import Job, finish, first_looks, search_and_confirm, versions, view_of
-from becausal.core.checks import Claim, check, compare
+from becausal.api.verifying import verify
 from becausal.core.contracts import Classifier, Search
 from becausal.core.errors import NetworkError, OptionError
 from becausal.core.pipeline import SearchResult
@@ -207,21 +207,6 @@ def _ask_plainly(classifier: Classifier, view: View) -> Any:
 def find_failure(explanation: Explanation) -> str | None:
     """What the model failed with, where that cut the search short; None where it did not."""
     return explanation.notes[-1] if explanation.stopped_by == "failure" else None
-
-
-def verify(explanation: Explanation, model: Any) -> list[Claim]:
-    """Ask every claim of an explanation again and say which hold."""
-    engine = Engine(as_classifier(model))
-    case = Problem(explanation.view, explanation.backgrounds, explanation.target)
-    search = check(explanation.visible, grain=explanation.checks.minimal_grain, contrast=explanation.origin.contrast)
-    claims = compare(explanation.checks, engine.run(case, search).result)
-    if explanation.others:
-        again = engine.ask_afresh(case, np.stack(explanation.others)).holds
-        claims += [
-            Claim(f"further explanation {i} sufficient", "yes", "yes" if holds else "no", bool(holds))
-            for i, holds in enumerate(again, start=2)
-        ]
-    return claims
 
 
 def classify(image: Any, model: Any, *, top: int = 5) -> list[tuple[int, str, float]]:

@@ -3,11 +3,9 @@
 import json
 import math
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,118 +13,32 @@ import numpy as np
 
 from becausal.api import Failure, Request, Status, explain_many
 from becausal.api.explanation import Explanation
+from becausal.core.comparison import Comparison, Row
 from becausal.core.contracts import Classifier, Visible
 from becausal.core.errors import BecausalError, FillError, ImageError, OptionError, OutputError, TargetError
-from becausal.core.metrics import STEPS, Curves, overlap, trace_curves
+from becausal.core.explanation import ExplanationRecord
+from becausal.core.files import write_files
+from becausal.core.metrics import Curves, overlap, trace_curves
 from becausal.core.problem import Problem
 from becausal.engine.engine import Engine
 from becausal.images.loading import InputImage, load_image
 from becausal.methods import METHODS
 from becausal.models import as_classifier
-
-SCHEMA = "becausal/comparison/1"
-FILES = ("comparison.json", "comparison.png", "comparison.html")
+from becausal.render.comparison import comparison_png
+from becausal.render.comparison_page import render_comparison
 
 Watch = Callable[[Status], None]
 
 
-@dataclass(frozen=True)
-class Row:
-    """What one method found and how it measured up, or why it could not run.
-
-    overlap: the share of the explanation on the photobomber; None without its truth. curves: insertion and deletion;
-    None for a model that gives labels only. seconds: the method with extraction, and minimising where that was asked.
-    """
-
-    method: str
-    explanation: Explanation | None = None
-    curves: Curves | None = None
-    overlap: float | None = None
-    seconds: float = 0.0
-    error: str | None = None
-
-    def record(self) -> dict[str, Any]:
-        """The row as JSON can hold it."""
-        if self.explanation is None:
-            return {"method": self.method, "error": self.error}
-        found, curves = self.explanation, self.curves
-        return {
-            "method": self.method,
-            "needs": METHODS[self.method].needs,
-            "options": found.origin.options,
-            "size": found.size,
-            "pixels": found.pixels,
-            "pieces": found.pieces,
-            "overlap": self.overlap,
-            "insertion": None if curves is None else curves.insertion_area,
-            "deletion": None if curves is None else curves.deletion_area,
-            "confidence": None if math.isnan(found.checks.confidence) else found.checks.confidence,
-            "sufficient": found.checks.sufficient,
-            "minimal_grain": found.checks.minimal_grain,
-            "calls": found.calls,
-            "seconds": round(self.seconds, 3),
-            "stopped_by": found.stopped_by,
-            "notes": list(found.notes),
-        }
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """All rows, in the order of the methods. truth: (*grid,) the photobomber, None where it is not known."""
-
-    rows: tuple[Row, ...]
-    truth: Visible | None = None
-
-    @property
-    def first(self) -> Explanation:
-        """Any of the explanations: they share picture, view, label and model."""
-        return next(row.explanation for row in self.rows if row.explanation is not None)
-
-    def record(self) -> dict[str, Any]:
-        """Everything but the arrays, as JSON can hold it."""
-        first = self.first
-        return {
-            "schema": SCHEMA,
-            "image": first.origin.image,
-            "image_sha256": first.origin.image_sha256,
-            "model": first.origin.model,
-            "model_sha256": first.origin.model_sha256,
-            "label": first.label,
-            "label_id": first.label_id,
-            "confidence": None if math.isnan(first.confidence) else first.confidence,
-            "fills": list(first.origin.fills),
-            "seed": first.origin.seed,
-            "grain": first.origin.grain,
-            "max_calls": first.origin.max_calls,
-            "metric_steps": STEPS,
-            "truth_pixels": None if self.truth is None else int(np.count_nonzero(self.truth)),
-            "rows": [row.record() for row in self.rows],
-            "versions": first.origin.versions,
-        }
-
-    def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write table, figure and page into a folder; each file appears whole or not at all."""
-        from becausal.render.comparison import comparison_png
-        from becausal.render.comparison_page import render_comparison
-
-        folder = Path(folder)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            made = Path(tempfile.mkdtemp(prefix=".comparison.", dir=folder))
-        except OSError as error:
-            raise OutputError(f"cannot write to {folder}: {error.strerror or error}") from error
-        try:
-            text = json.dumps(self.record(), indent=2, allow_nan=False)
-            (made / "comparison.json").write_text(text + "\n", encoding="utf-8")
-            (made / "comparison.png").write_bytes(comparison_png(self))
-            (made / "comparison.html").write_text(render_comparison(self), encoding="utf-8")
-            for name in FILES:
-                os.replace(made / name, folder / name)
-        except OSError as error:
-            raise OutputError(f"cannot write to {folder}: {error.strerror or error}") from error
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
-        return folder
+def save_comparison(comparison: Comparison, folder: str | os.PathLike[str]) -> Path:
+    """Write the table (JSON), the figure (PNG) and the page (HTML) of a comparison into a folder."""
+    text = json.dumps(comparison.record(), indent=2, allow_nan=False) + "\n"
+    files = {
+        "comparison.json": text.encode("utf-8"),
+        "comparison.png": comparison_png(comparison),
+        "comparison.html": render_comparison(comparison).encode("utf-8"),
+    }
+    return write_files(Path(folder), files)
 
 
 def choose_methods(text: str) -> tuple[str, ...]:
@@ -185,7 +97,7 @@ def _run(picture: Any, classifier: Classifier, request: Request, progress: Watch
         if isinstance(answer, Failure):
             raise answer.error
         seconds = time.perf_counter() - begun
-        return Row(method, answer, _measure(answer, classifier), seconds=seconds)
+        return Row(method, answer, _measure(answer, classifier), seconds=seconds, needs=METHODS[method].needs)
     except (ImageError, TargetError, FillError, OutputError):
         raise  # the same for every method
     except BecausalError as error:
@@ -203,7 +115,7 @@ def _measure(explanation: Explanation, classifier: Classifier) -> Curves | None:
     return Engine(classifier).run(case, search).result
 
 
-def _read_truth(truth: Any, explanation: Explanation) -> Visible:
+def _read_truth(truth: Any, explanation: ExplanationRecord) -> Visible:
     """The photobomber over the view's grid."""
     pixels = load_image(truth).pixels
     wanted = explanation.frame.original

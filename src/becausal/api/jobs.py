@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from becausal.api.explanation import Explanation, Origin
+from becausal.api.explanation import Explanation
 from becausal.core.checks import check
 from becausal.core.contracts import Answers, Classifier, ModelInfo, Pixels, Search, Stop, with_hints
 from becausal.core.errors import AnswerError, BecausalError, ModelError, NetworkError, TargetError, UnstableModelError
+from becausal.core.explanation import Origin
 from becausal.core.minimise import Minimal
 from becausal.core.pipeline import SearchResult, last_checks, run_pipeline
 from becausal.core.problem import Explainer, Problem
@@ -253,13 +254,10 @@ def finish(job: Job, trace: SearchResult, outcome: Outcome[Any], classifier: Cla
         model_sha256=info.sha256,
         preprocess=f"{info.geometry or 'as it is'}; {info.numbers}",
         loading=dict(info.loading),
+        request=request,
         method=job.explainer.name,
         options=_options(job.explainer),
-        fills=request.fills,
-        seed=request.seed,
-        max_calls=request.max_calls,
         grain=request.grain_for(job.explainer, job.view.grid),
-        contrast=request.contrast,
         versions=versions(),
     )
     return Explanation(

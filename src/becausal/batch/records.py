@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from becausal.api import Request
+from becausal.core.request import Request
+from becausal.models import Loading
 
 NATURAL = 32  # pictures a worker is assumed to want side by side where it may choose for itself, on a GPU
 
@@ -41,7 +42,7 @@ class Job:
     """
 
     model: str
-    loading: dict[str, Any] = field(default_factory=dict)
+    loading: Loading = field(default_factory=Loading)
     request: Request = field(default_factory=Request)
     categories: frozenset[str] = frozenset()
     folder: str = "."

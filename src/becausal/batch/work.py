@@ -7,6 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from becausal import models
 from becausal.api import Failure, explain_many, find_failure
 from becausal.api.explanation import Explanation
 from becausal.batch.records import Done, Failed, Hello, Job, Lost, Result, Task
@@ -14,7 +15,6 @@ from becausal.batch.truth import place
 from becausal.core.contracts import Classifier
 from becausal.core.errors import AnswerError, BecausalError, NetworkError
 from becausal.images.loading import InputImage, load_image
-from becausal.models import load_model
 from becausal.models.labels import find_label
 
 # The engine counts all calls since the model was loaded, which depends on what this worker did before.
@@ -34,7 +34,7 @@ class _Numbered(InputImage):
 
 def open_model(job: Job) -> tuple[Classifier, Hello]:
     """The job's model, and what it says of itself. Raises what `load_model` raises, and TargetError for an unknown label."""
-    classifier = load_model(job.model, **job.loading)
+    classifier = models.open_model(job.model, job.loading)
     info = classifier.info
     for label in (job.request.target, job.request.against):
         if label is not None and info.labels is not None:

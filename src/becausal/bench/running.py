@@ -114,7 +114,7 @@ def run(
     if width is not None and width < 1:
         raise OptionError(f"width must be at least 1, not {width}")
     classifier = as_classifier(
-        model, labels=labels, preprocess=preprocess, resize=resize, output=output, device=device, batch_size=batch_size,
+        model, labels=labels, preprocess=preprocess, resize=resize, returns=output, device=device, batch_size=batch_size,
         threads=threads, half=half,
     )  # fmt: skip
     chosen, unable = choose_methods(bench.methods if methods is None else methods, classifier)
@@ -149,7 +149,7 @@ def describe(settings: Settings, classifier: Classifier) -> dict[str, Any]:
     info = classifier.info
     plain = asdict(settings) | {"methods": list(settings.methods), "data": _plain(settings.data)}
     del plain["known"]
-    loading = {key: value for key, value in info.loading if key not in ("batch_size", "threads")}
+    loading = {key: value for key, value in info.loading.items() if key not in ("batch_size", "threads")}
     about = {"model": info.spec, "model_sha256": info.sha256, "loading": {k: _plain(v) for k, v in loading.items()}}
     return plain | about | {"device": info.device, "becausal": versions()["becausal"]}
 

@@ -4,8 +4,8 @@ One polarity everywhere: a `visible` array is True where a pixel is shown. `grid
 for images, (n,) for signals, (d, h, w) for volumes; nothing here knows how many dimensions it has.
 """
 
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -156,7 +156,7 @@ class ModelInfo:
     inputs: str = ""
     outputs: str = ""
     notes: tuple[str, ...] = ()
-    loading: tuple[tuple[str, Any], ...] = ()
+    loading: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def is_half(self) -> bool:

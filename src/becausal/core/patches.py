@@ -5,12 +5,12 @@ and centres are whole numbers, so that distances are exact and every machine fin
 """
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from becausal.core.components import components
 from becausal.core.contracts import Grid, Pixels
 
 ROUNDS = 6
@@ -23,7 +23,7 @@ CRUMB = 1 / 8  # of a patch's pixels: what is smaller and lies apart is no super
 def superpixels(view: Pixels, count: int, *, compactness: float = 0.2) -> NDArray[np.intp]:
     """Clusters, each in one piece: what falls apart becomes patches of its own, except crumbs, which join a neighbour."""
     grid = view.shape[:-1]
-    return _sweep_up(_pieces(clusters(view, count, compactness=compactness)), CRUMB * _width(grid, count) ** len(grid))
+    return _sweep_up(components(clusters(view, count, compactness=compactness)), CRUMB * _width(grid, count) ** len(grid))
 
 
 def clusters(view: Pixels, count: int, *, compactness: float = 0.2) -> NDArray[np.intp]:
@@ -124,31 +124,6 @@ def _neighbours(values: NDArray[Any]) -> Iterator[tuple[NDArray[Any], NDArray[An
     for axis in range(values.ndim):
         along = np.moveaxis(values, axis, 0)
         yield along[:-1], along[1:]
-
-
-def _pieces(patch: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The number of the connected piece of its patch each pixel lies in, (*grid,), in the order of their first pixels.
-
-    Pixels of a patch that follow each other along the last axis are one run; runs that touch are one piece.
-    """
-    begins = np.ones(patch.shape, bool)
-    begins[..., 1:] = patch[..., 1:] != patch[..., :-1]
-    run = np.cumsum(begins).reshape(patch.shape) - 1
-    pairs = [np.zeros((2, 0), np.intp)]
-    across = zip(_neighbours(run), _neighbours(patch), _neighbours(begins), strict=True)
-    for (a, b), (p, q), (new_a, new_b) in islice(across, patch.ndim - 1):  # along the last axis they are one run
-        touching = (p == q) & (new_a | new_b)  # where two runs begin to touch
-        pairs.append(np.stack([a[touching], b[touching]]))
-    first, second = np.concatenate(pairs, axis=1)
-    piece = np.arange(int(run.max()) + 1)
-    while True:
-        before = piece.copy()
-        low = np.minimum(piece[first], piece[second])
-        np.minimum.at(piece, first, low)
-        np.minimum.at(piece, second, low)
-        piece = piece[piece]  # straight to where the number itself has got
-        if np.array_equal(piece, before):
-            return np.asarray(piece[run], np.intp)
 
 
 def _renumbered(piece: NDArray[np.intp]) -> NDArray[np.intp]:

@@ -84,27 +84,3 @@ def cells(grid: Grid, grain: int) -> NDArray[np.intp]:
 def default_grain(grid: Grid) -> int:
     """The side of the smallest cells by default: a 56th of the longest side, 4 px for a view of 224."""
     return max(1, round(max(grid) / 56))
-
-
-def pieces(visible: Visible) -> int:
-    """How many connected pieces, (*grid,), touching by a side, the visible set has."""
-    from collections import deque
-
-    left = np.pad(visible, 1)
-    flat = left.ravel()
-    steps = [s // flat.itemsize for s in left.strides]
-    count = 0
-    for seed in np.flatnonzero(flat):
-        if not flat[seed]:
-            continue
-        count += 1
-        flat[seed] = False
-        queue = deque([int(seed)])
-        while queue:
-            at = queue.popleft()
-            for step in steps:
-                for other in (at - step, at + step):
-                    if flat[other]:
-                        flat[other] = False
-                        queue.append(other)
-    return count

@@ -1,6 +1,6 @@
 """What is asked of an explanation besides the image and the model; said once, for Python, command line, page and records."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -10,6 +10,29 @@ from becausal.core.options import option
 from becausal.core.problem import Explainer, SetExplainer
 
 FILLS = ("black", "grey", "white", "mean", "blur", "noise", "inpaint")
+
+
+def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
+    """A method's options from key=value words."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, sign, value = pair.partition("=")
+        if not sign or not key.strip():
+            raise OptionError(f"a method's option is written key=value, e.g. --option partitions=20, not {pair!r}")
+        found[key.strip().replace("-", "_")] = value.strip()
+    return found
+
+
+def parse_grain(text: str) -> int | Literal["default"] | None:
+    """A side in pixels, `none`, or `default`."""
+    match text.strip().lower():
+        case "default":
+            return "default"
+        case "none":
+            return None
+        case number if number.isascii() and number.isdigit():
+            return int(number)
+    raise OptionError(f"the grain is a side in whole pixels, e.g. 4, or none, not {text!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +68,7 @@ class Request:
         metavar="FILL",
         flag="--fill",
         choices=FILLS,
+        parse=tuple,
     )
     contrast: bool = option(
         False, "Find a set that is sufficient and necessary: alone it keeps the label, without it the label is lost."
@@ -52,13 +76,18 @@ class Request:
     several: int = option(1, "Look for K disjoint explanations (method causal only).", metavar="K")
     method: str | Explainer = option("causal", "Method to use; see `becausal methods`.", metavar="NAME")
     options: Mapping[str, Any] | None = option(
-        None, "Option of the method; see `becausal methods NAME`. Can be repeated.", metavar="KEY=VALUE", flag="--option"
+        None,
+        "Option of the method; see `becausal methods NAME`. Can be repeated.",
+        metavar="KEY=VALUE",
+        flag="--option",
+        parse=parse_options,
     )
     grain: int | None | Literal["default"] = option(
         "default",
         "Side in pixels of the cells down to which the explanation is minimised, or none. "
         "Default: 1/56 of the view (4 px at 224) for causal, none for other methods.",
         metavar="PX|none",
+        parse=parse_grain,
     )
     seed: int = option(0, "Random seed. Same seed, same answer.", metavar="N")
     max_calls: int | None = option(

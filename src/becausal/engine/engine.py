@@ -19,7 +19,8 @@ from becausal.core.contracts import Answers, AsyncClassifier, Classifier, Pixels
 from becausal.core.errors import AnswerError, BecausalError, NetworkError
 from becausal.core.problem import Problem
 from becausal.core.searches import Done, step
-from becausal.engine.drives import Drive, Outcome, Share, Stats, assemble, spread
+from becausal.core.stats import Stats
+from becausal.engine.drives import Drive, Outcome, Share, assemble, spread
 from becausal.engine.interrupts import Shield
 
 __all__ = ["GRACE", "Engine", "Outcome", "Stats", "check_scores"]

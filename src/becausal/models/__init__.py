@@ -12,18 +12,20 @@ load_model("bundled")                           the small classifier of the pack
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from becausal.core.contracts import Classifier
 from becausal.core.errors import ModelError, OptionError
 from becausal.models import huggingface, keras_file, python_function, timm_hub, torch_module
+from becausal.models.endpoint.options import as_words
 from becausal.models.labels import find_label, read_labels
+from becausal.models.loading import Loading
 from becausal.models.preprocess import Normalisation
 from becausal.models.settings import Metadata, Settings, gather_settings
 
-__all__ = ["KINDS", "Kind", "as_classifier", "find_label", "load_model", "read_labels"]
+__all__ = ["KINDS", "Kind", "Loading", "as_classifier", "find_label", "load_model", "open_model", "read_labels"]
 
 
 @dataclass(frozen=True)
@@ -55,36 +57,62 @@ def load_model(
     labels: str | Path | Sequence[str] | None = None,
     preprocess: str | Path | Normalisation | None = None,
     resize: str | int | None = None,
+    returns: str | None = None,
     device: str = "cpu",
-    output: str | None = None,
     batch_size: int | None = None,
     threads: int | None = None,
     half: bool = False,
     endpoint: Mapping[str, Any] | Sequence[str] | None = None,
 ) -> Classifier:
-    """The classifier a spec names.
+    """Load the classifier that a spec names.
 
-    labels: a file or a list. preprocess: a preset (imagenet, tf, caffe, unit, raw) or a TOML file. resize: 256, squash,
-    squash:256. output: probabilities, logits, multilabel, multilabel-logits or labels. What is not said comes from the
-    model's own metadata, from a TOML file next to it, or is assumed and noted in `info.notes`. endpoint: options of an
-    `oip:` model, as {"timeout": 10, "price": 0.002}; see `endpoint.EndpointOptions`.
-    Raises ModelError for a spec that names no model, MissingExtraError for a library that is not installed.
+    What is not given comes from the model's metadata, from a TOML file next to it, or is assumed and noted in
+    `info.notes`.
+
+    Args:
+        spec: Which model, e.g. "net.onnx", "torch:net.py:build", "hf:google/vit-base-patch16-224" or "bundled".
+        labels: Class names: a file, or a list.
+        preprocess: Normalisation: a preset (imagenet, tf, caffe, unit, raw), a TOML file or a `Normalisation`.
+        resize: How an image is resized before the centre crop: 256, "256/224", "squash" or "squash:256".
+        returns: What the model returns: probabilities, logits, multilabel, multilabel-logits or labels.
+        device: Where the model runs, e.g. "cpu" or "cuda".
+        batch_size: Maximum number of rows evaluated at once.
+        threads: CPU threads for the model.
+        half: Half precision, on a GPU.
+        endpoint: Options of an `oip:` model, e.g. {"timeout": 10, "price": 0.002}.
+
+    Raises:
+        ModelError: The spec names no model, or the model cannot be loaded.
+        MissingExtraError: A library that this kind of model needs is not installed.
     """
-    kind, target = _split(str(spec))
-    settings = gather_settings(
-        _file_of(kind, target),
-        labels=labels,
+    loading = Loading(
+        labels=labels if labels is None or isinstance(labels, (str, Path)) else tuple(str(name) for name in labels),
         preprocess=preprocess,
         resize=resize,
+        returns=returns,
         device=device,
-        output=output,
         batch_size=batch_size,
         threads=threads,
         half=half,
-        endpoint=endpoint,
+        endpoint=as_words(endpoint),
     )
-    if settings.endpoint and kind != "oip":
+    return open_model(spec, loading)
+
+
+def open_model(spec: str | Path, loading: Loading, *, uncached: bool = False) -> Classifier:
+    """Load the classifier that a spec names, with all options in one record.
+
+    Args:
+        spec: As in `load_model`.
+        loading: The options.
+        uncached: Whether every call must reach the model, even where an endpoint's answers are kept on disk.
+    """
+    kind, target = _split(str(spec))
+    if loading.endpoint and kind != "oip":
         raise OptionError(f"endpoint options are for oip: models, not for {kind}")
+    settings = gather_settings(_file_of(kind, target), loading)
+    if uncached and kind == "oip":
+        settings = replace(settings, endpoint=(*settings.endpoint, "cache=none"))
     module = importlib.import_module(f"becausal.models.{KINDS[kind].module}")
     classifier: Classifier = module.load(target, settings)
     return classifier
@@ -96,49 +124,51 @@ def as_classifier(
     labels: str | Path | Sequence[str] | None = None,
     preprocess: str | Path | Normalisation | None = None,
     resize: str | int | None = None,
+    returns: str | None = None,
     device: str = "cpu",
-    output: str | None = None,
     batch_size: int | None = None,
     threads: int | None = None,
     half: bool = False,
     endpoint: Mapping[str, Any] | Sequence[str] | None = None,
 ) -> Classifier:
-    """A classifier from a spec, a torch module, a Keras model, a function, or one that is a classifier already.
+    """Make a classifier from a spec, a torch module, a Keras model, a function, or return one that is one already.
 
-    Options as in `load_model`. Raises ModelError for anything else, OptionError for options a ready classifier cannot
-    heed.
+    Args:
+        model: The model.
+        labels: These and the other options are those of `load_model`.
+        preprocess: See `load_model`.
+        resize: See `load_model`.
+        returns: See `load_model`.
+        device: See `load_model`.
+        batch_size: See `load_model`.
+        threads: See `load_model`.
+        half: See `load_model`.
+        endpoint: See `load_model`.
+
+    Raises:
+        ModelError: It is none of these.
+        OptionError: Options were given for a classifier that is loaded already.
     """
-    if isinstance(model, (str, Path)):
-        return load_model(
-            model,
-            labels=labels,
-            preprocess=preprocess,
-            resize=resize,
-            device=device,
-            output=output,
-            batch_size=batch_size,
-            threads=threads,
-            half=half,
-            endpoint=endpoint,
-        )
-    settings = gather_settings(
-        labels=labels,
+    loading = Loading(
+        labels=labels if labels is None or isinstance(labels, (str, Path)) else tuple(str(name) for name in labels),
         preprocess=preprocess,
         resize=resize,
+        returns=returns,
         device=device,
-        output=output,
         batch_size=batch_size,
         threads=threads,
         half=half,
-        endpoint=endpoint,
+        endpoint=as_words(endpoint),
     )
-    if settings.endpoint:
+    if isinstance(model, (str, Path)):
+        return open_model(model, loading)
+    if loading.endpoint:
         raise OptionError("endpoint options are for oip: models")
     if isinstance(model, Classifier):
-        if settings != Settings():
-            raise OptionError("this classifier is made already: give its options where it is made")
+        if loading != Loading():
+            raise OptionError("this classifier is loaded already: give its options where it is loaded")
         return model
-    return _wrap(model, settings)
+    return _wrap(model, gather_settings(None, loading))
 
 
 def _wrap(model: Any, settings: Settings) -> Classifier:

@@ -80,7 +80,7 @@ def wrap(model: Any, settings: Settings, *, spec: str | None = None, sha256: str
         inputs=str(shape),
         outputs=str(getattr(model, "output_shape", "")),
         notes=(*found.notes, *assumed, *more, *heard),
-        loading=settings.loading,
+        loading=settings.loading.record(),
     )
     size = fixed[0] if fixed else settings.batch_size or 32
     return ArrayClassifier(info, composer, run, reading, batch_size=size, fixed_sizes=fixed)

@@ -78,7 +78,7 @@ def load(target: str, settings: Settings, *, spec: str | None = None) -> ArrayCl
         inputs="; ".join(_described(item) for item in session.get_inputs()),
         outputs="; ".join(_described(item) for item in session.get_outputs()),
         notes=(*entry.notes, *how, *assumed, *chosen, *heard),
-        loading=settings.loading,
+        loading=settings.loading.record(),
     )
     return ArrayClassifier(info, composer, run, reading, batch_size=batch_size, fixed_sizes=fixed)
 

@@ -192,7 +192,7 @@ def wrap(
         inputs="an array of n pictures",
         outputs=said or "found out with the first picture",
         notes=notes,
-        loading=settings.loading,
+        loading=settings.loading.record(),
     )
     return PythonClassifier(function, info, settings, said=said, labels=labels, keeps_axis=keeps_axis or own)
 

@@ -5,15 +5,15 @@ Keys of the file: `preprocess` (a preset), or `mean`, `std`, `scale`, `order` ("
 """
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
 from becausal.core.errors import ModelError, OptionError
 from becausal.models.compose import Layout
-from becausal.models.endpoint.options import as_words, kept_words
 from becausal.models.labels import read_labels
+from becausal.models.loading import Loading
 from becausal.models.outputs import OutputOption, parse_output
 from becausal.models.preprocess import (
     Interpolation,
@@ -48,7 +48,7 @@ class Settings:
     threads: int | None = None
     half: bool = False
     endpoint: tuple[str, ...] = field(default=(), repr=False)  # key=value words, which may hold secrets
-    loading: tuple[tuple[str, Any], ...] = ()  # the options as they were given, for the record
+    loading: Loading = Loading()  # the options as they were given, for the record
 
     def __post_init__(self) -> None:
         for name, number in (("batch_size", self.batch_size), ("threads", self.threads)):
@@ -71,60 +71,39 @@ class Metadata:
     notes: tuple[str, ...] = ()
 
 
-def gather_settings(
-    file: Path | None = None,
-    *,
-    labels: str | Path | Sequence[str] | None = None,
-    preprocess: str | Path | Normalisation | None = None,
-    resize: str | int | None = None,
-    device: str = "cpu",
-    output: str | None = None,
-    batch_size: int | None = None,
-    threads: int | None = None,
-    half: bool = False,
-    endpoint: Mapping[str, Any] | Sequence[str] | None = None,
-) -> Settings:
-    """The settings that options and the TOML file next to `file` add up to; options win.
+def gather_settings(file: Path | None, loading: Loading) -> Settings:
+    """The settings that loading options and the TOML file next to `file` add up to; options win.
 
-    preprocess may itself name a TOML file, which then takes the place of the one next to the model.
+    `loading.preprocess` may itself name a TOML file, which then takes the place of the one next to the model.
     """
     card = file.with_suffix(".toml") if file is not None else None
     numbers = None
-    if isinstance(preprocess, Normalisation):
-        numbers = preprocess
-    elif preprocess is not None and str(preprocess).endswith(".toml"):
-        card = Path(preprocess)
+    if isinstance(loading.preprocess, Normalisation):
+        numbers = loading.preprocess
+    elif loading.preprocess is not None and str(loading.preprocess).endswith(".toml"):
+        card = Path(loading.preprocess)
         if not card.is_file():
             raise ModelError(f"there is no file {card}")
-    elif preprocess is not None:
-        numbers = parse_numbers(str(preprocess))
+    elif loading.preprocess is not None:
+        numbers = parse_numbers(str(loading.preprocess))
     said = read_card(card) if card is not None and card.is_file() else Settings()
-    how, crop = (said.resize, said.crop) if resize is None else parse_resize(resize)
+    how, crop = (said.resize, said.crop) if loading.resize is None else parse_resize(loading.resize)
     return Settings(
         numbers=numbers or said.numbers,
         resize=how,
         crop=crop or said.crop,
         interpolation=said.interpolation,
-        labels=said.labels if labels is None else as_labels(labels),
-        output=said.output if output is None else parse_output(output),
+        labels=said.labels if loading.labels is None else as_labels(loading.labels),
+        output=said.output if loading.returns is None else parse_output(loading.returns),
         input_name=said.input_name,
         output_name=said.output_name,
         layout=said.layout,
-        device=device,
-        batch_size=batch_size,
-        threads=threads,
-        half=half,
-        endpoint=as_words(endpoint),
-        loading=_record(
-            labels=labels,
-            preprocess=preprocess,
-            resize=resize,
-            device=None if device == "cpu" else device,
-            output=output,
-            batch_size=batch_size,
-            half=half or None,
-            endpoint=kept_words(as_words(endpoint)) or None,
-        ),
+        device=loading.device,
+        batch_size=loading.batch_size,
+        threads=loading.threads,
+        half=loading.half,
+        endpoint=loading.endpoint,
+        loading=loading,
     )
 
 
@@ -156,17 +135,6 @@ def read_card(path: Path) -> Settings:
 def as_labels(labels: str | Path | Sequence[str]) -> tuple[str, ...]:
     """Label names from a file or from a list of them."""
     return read_labels(labels) if isinstance(labels, (str, Path)) else tuple(str(name) for name in labels)
-
-
-def _record(**options: Any) -> tuple[tuple[str, Any], ...]:
-    """The options that were given, as plain values; lists of labels are too long for a record, so only counted."""
-
-    def plain(value: Any) -> Any:
-        if value is None or isinstance(value, (str, int, float)):
-            return value
-        return f"{len(value)} names" if isinstance(value, Sequence) else str(value)
-
-    return tuple((key, value if key == "endpoint" else plain(value)) for key, value in options.items() if value is not None)
 
 
 def _numbers(said: dict[str, Any]) -> Normalisation | None:

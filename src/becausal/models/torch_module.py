@@ -243,7 +243,7 @@ def wrap(
         inputs=f"float{'16' if settings.half else '32'} [N,{channels},{geometry.grid[0]},{geometry.grid[1]}]",
         outputs=f"[N,{','.join(str(side) for side in raw.shape[1:])}]",
         notes=(*found.notes, *assumed, *more, *heard),
-        loading=settings.loading,
+        loading=settings.loading.record(),
     )
     batch_size = settings.batch_size or (32 if device == "cpu" else _PART)
     return TorchClassifier(module, info, numbers, composer, reading, batch_size=batch_size)

@@ -6,8 +6,8 @@ from math import ceil
 import numpy as np
 from matplotlib.figure import Figure
 
-from becausal.api.compare import Comparison, Row
-from becausal.api.explanation import Explanation
+from becausal.core.comparison import Comparison, Row
+from becausal.core.explanation import ExplanationRecord
 from becausal.render.figures import INK, SOFT, new_figure, png_bytes, printable
 from becausal.render.painting import Painted, grow, paint_explanation, paint_map, paint_picture
 from becausal.render.sheets import Sheet, enlarge, lay_out
@@ -111,7 +111,7 @@ def _draw_card(figure: Figure, row: Row, place: tuple[float, float, float], tall
     _image(figure, left + _SIDE + 0.05, below, tall, paint_explanation(sheet))
 
 
-def clipped(explanation: Explanation) -> Explanation:
+def clipped(explanation: ExplanationRecord) -> ExplanationRecord:
     """The explanation with its map between a low percentile (or 0) and a high one, for the eye only."""
     values = explanation.responsibility
     low, high = max(0.0, float(np.percentile(values, 100 - CLIPPED))), float(np.percentile(values, CLIPPED))

@@ -4,7 +4,7 @@ from base64 import b64encode
 from collections.abc import Callable
 from html import escape
 
-from becausal.api.compare import Comparison, Row
+from becausal.core.comparison import Comparison, Row
 from becausal.core.metrics import STEPS
 from becausal.render.comparison import CLIPPED, COLUMNS, clipped, comparison_png, paint_truth, say_shared, table_of
 from becausal.render.painting import as_png, colour_stops, paint_explanation, paint_map, paint_picture

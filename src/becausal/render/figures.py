@@ -13,7 +13,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
-from becausal.api.explanation import Explanation
+from becausal.core.explanation import ExplanationRecord
 from becausal.render.painting import (
     COLOURS,
     Painted,
@@ -31,7 +31,7 @@ SOFT = "#68717c"
 DPI = 144
 
 
-def explanation_png(explanation: Explanation) -> bytes:
+def explanation_png(explanation: ExplanationRecord) -> bytes:
     """The sufficient pixels as PNG: for a picture nothing but its pixels, enlarged; else a small figure."""
     match explanation.visible.ndim:
         case 1:
@@ -48,7 +48,7 @@ def explanation_png(explanation: Explanation) -> bytes:
             return png_bytes(figure)
 
 
-def plot_map(explanation: Explanation) -> Figure:
+def plot_map(explanation: ExplanationRecord) -> Figure:
     """The map over the picture, with a colour bar and a title."""
     title = f"{say_label(explanation)} by {explanation.origin.method}"
     if explanation.visible.ndim == 1:
@@ -65,7 +65,7 @@ def plot_map(explanation: Explanation) -> Figure:
     return figure
 
 
-def plot(explanation: Explanation) -> Figure:
+def plot(explanation: ExplanationRecord) -> Figure:
     """The picture, the map and the explanation side by side; a curve over its map for a signal."""
     if explanation.visible.ndim == 1:
         figure = new_figure(8.4, 4.2)
@@ -139,14 +139,14 @@ def _known_characters() -> frozenset[int]:
     return frozenset(get_font(findfont(FontProperties())).get_charmap())
 
 
-def _draw_signal(figure: Figure, explanation: Explanation) -> None:
+def _draw_signal(figure: Figure, explanation: ExplanationRecord) -> None:
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     draw_curve(above, explanation)
     draw_level(below, explanation)
     above.tick_params(labelbottom=False)
 
 
-def _headline(explanation: Explanation) -> str:
+def _headline(explanation: ExplanationRecord) -> str:
     checks = explanation.checks
     claims = ["sufficient" if checks.sufficient else "NOT sufficient"]
     if checks.minimal_grain is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-from becausal.api.explanation import Explanation
+from becausal.core.explanation import ExplanationRecord
 from becausal.render.figures import plot_map, png_bytes
 from becausal.render.painting import as_png, colour_stops, paint_explanation, paint_map, paint_mutant, paint_picture
 from becausal.render.sheets import choose_slices, lay_out
@@ -25,7 +25,7 @@ from becausal.render.wording import (
 )
 
 
-def render_report(explanation: Explanation) -> str:
+def render_report(explanation: ExplanationRecord) -> str:
     """The page as text; no script, no outside font, picture or style."""
     parts = [
         _head(explanation),
@@ -49,7 +49,7 @@ def render_report(explanation: Explanation) -> str:
     )
 
 
-def _head(explanation: Explanation) -> str:
+def _head(explanation: ExplanationRecord) -> str:
     points, checks = name_points(explanation), explanation.checks
     label = f"<em>{escape(explanation.label)}</em>"
     confidence = say_confidence(explanation.confidence)
@@ -69,12 +69,12 @@ def _head(explanation: Explanation) -> str:
     )
 
 
-def _warning(explanation: Explanation) -> str:
+def _warning(explanation: ExplanationRecord) -> str:
     text = say_stopped(explanation)
     return f'<p class="warning" role="note"><strong>Cut short.</strong> {escape(text)}</p>' if text else ""
 
 
-def _pictures(explanation: Explanation) -> str:
+def _pictures(explanation: ExplanationRecord) -> str:
     """The view, the explanation and the map; of a signal all three in one figure."""
     points, label = name_points(explanation), explanation.label
     share, pieces = say_share(explanation.size), say_count(explanation.pieces, "piece")
@@ -118,7 +118,7 @@ def _scale() -> str:
     )
 
 
-def _say_view(explanation: Explanation) -> str:
+def _say_view(explanation: ExplanationRecord) -> str:
     frame, size = explanation.frame, _times(explanation.visible.shape)
     if explanation.visible.ndim == 3:
         numbers = ", ".join(str(n) for n in choose_slices(explanation.visible))
@@ -128,7 +128,7 @@ def _say_view(explanation: Explanation) -> str:
     return f"The view, {size}, made from an original of {_times(frame.original)}."
 
 
-def _checks(explanation: Explanation) -> str:
+def _checks(explanation: ExplanationRecord) -> str:
     rows = "\n".join(_check_row(check) for check in say_checks(explanation))
     head = '<thead><tr><th scope="col">Claim</th><th scope="col">Holds</th><th scope="col">Meaning</th></tr></thead>'
     return (
@@ -146,7 +146,7 @@ def _check_row(check: Check) -> str:
     )
 
 
-def _proof(explanation: Explanation) -> str:
+def _proof(explanation: ExplanationRecord) -> str:
     """The two mutants behind sufficiency and necessity, as the classifier was shown them."""
     if explanation.visible.ndim == 1:
         return ""
@@ -177,14 +177,14 @@ def _proof(explanation: Explanation) -> str:
     )
 
 
-def _notes(explanation: Explanation) -> str:
+def _notes(explanation: ExplanationRecord) -> str:
     if not explanation.notes:
         return ""
     items = "\n".join(f"<li>{escape(note)}</li>" for note in explanation.notes)
     return f"<section>\n<h2>Notes</h2>\n<ul>\n{items}\n</ul>\n</section>"
 
 
-def _repeat(explanation: Explanation) -> str:
+def _repeat(explanation: ExplanationRecord) -> str:
     return (
         "<section>\n<h2>Repeat it</h2>\n<p>The same command gives the same answer:</p>\n"
         f"<pre>{escape(say_command(explanation))}</pre>\n"
@@ -193,7 +193,7 @@ def _repeat(explanation: Explanation) -> str:
     )
 
 
-def _record(explanation: Explanation) -> str:
+def _record(explanation: ExplanationRecord) -> str:
     origin, stats = explanation.origin, explanation.stats
     where: list[tuple[str, Any]] = [
         ("image", origin.image),

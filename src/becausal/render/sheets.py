@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.api.explanation import Explanation
 from becausal.core.contracts import Pixels, Saliency
+from becausal.core.explanation import ExplanationRecord
 
 WIDTH = 448  # pixels a drawn sheet has at least, across
 LONGEST = 2048  # pixels beyond which nothing is enlarged
@@ -45,7 +45,7 @@ class Sheet:
     scale: int
 
 
-def lay_out(explanation: Explanation) -> Sheet:
+def lay_out(explanation: ExplanationRecord) -> Sheet:
     """The sheet of an explanation over a grid of two or three dimensions."""
     visible, view = explanation.visible, explanation.view
     slices = choose_slices(visible) if visible.ndim == 3 else (0,)

@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from becausal.api.explanation import Explanation
+from becausal.core.explanation import ExplanationRecord
 from becausal.render.sheets import as_level
 
 _LINES = ("#3b4754", "#7b5ea7", "#2f7f79", "#9a6a2f")
@@ -14,7 +14,7 @@ _SOFT = "#68717c"
 MOST_CURVES = 4  # more channels than this are averaged
 
 
-def draw_curve(axes: Axes, explanation: Explanation) -> None:
+def draw_curve(axes: Axes, explanation: ExplanationRecord) -> None:
     """The signal, pale where it may be hidden, strong and shaded where it is part of the explanation."""
     values = explanation.view.astype(np.float64)  # (n, channels)
     if values.shape[1] > MOST_CURVES:
@@ -29,7 +29,7 @@ def draw_curve(axes: Axes, explanation: Explanation) -> None:
     _tidy(axes, len(values))
 
 
-def draw_level(axes: Axes, explanation: Explanation) -> None:
+def draw_level(axes: Axes, explanation: ExplanationRecord) -> None:
     """The map as a share of its largest value, filled down to 0."""
     level = as_level(explanation.responsibility)
     axes.fill_between(np.arange(len(level)), level, step="mid", color=_MAP, alpha=0.75, linewidth=0)

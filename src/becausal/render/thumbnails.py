@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from becausal.api.explanation import Explanation
+from becausal.core.explanation import ExplanationRecord
 from becausal.render.painting import grow
 from becausal.render.sheets import lay_out
 
@@ -16,7 +16,7 @@ _LUMA = np.array([0.299, 0.587, 0.114])
 _BOX = np.array([255.0, 176.0, 0.0])
 
 
-def make_thumbnail(explanation: Explanation, inside: NDArray[np.bool_] | None = None) -> str:
+def make_thumbnail(explanation: ExplanationRecord, inside: NDArray[np.bool_] | None = None) -> str:
     """The explanation in the light over the dimmed picture, as a data URI; empty for a signal.
 
     inside: (h, w) over the view, the object's boxes, outlined in amber.

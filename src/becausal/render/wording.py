@@ -5,7 +5,7 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import Any
 
-from becausal.api.explanation import Explanation
+from becausal.core.explanation import ExplanationRecord
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def say_confidence(confidence: float) -> str:
     return f"{confidence:.2f}"
 
 
-def say_label(explanation: Explanation) -> str:
+def say_label(explanation: ExplanationRecord) -> str:
     """The label and, where there is one, the classifier's confidence in the whole view: bus (0.97)."""
     confidence = say_confidence(explanation.confidence)
     return f"{explanation.label} ({confidence})" if confidence else explanation.label
@@ -48,24 +48,24 @@ def say_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def name_points(explanation: Explanation) -> str:
+def name_points(explanation: ExplanationRecord) -> str:
     """What the smallest parts of this view are called."""
     return {1: "sample", 3: "voxel"}.get(explanation.visible.ndim, "pixel")
 
 
-def say_extent(explanation: Explanation) -> str:
+def say_extent(explanation: ExplanationRecord) -> str:
     """How much of the view it is: 0.56 % of the view: 92 pixels in 3 pieces."""
     count = say_count(explanation.pixels, name_points(explanation))
     return f"{say_share(explanation.size)} of the view: {count} in {say_count(explanation.pieces, 'piece')}"
 
 
-def say_further(explanation: Explanation) -> list[str]:
+def say_further(explanation: ExplanationRecord) -> list[str]:
     """The further explanations, a line each; the search saw that they keep the target, and nothing more was measured."""
     found = [replace(explanation, visible=other) for other in explanation.others]
     return [f"{say_extent(other)}, also enough alone" for other in found]
 
 
-def say_target(explanation: Explanation) -> str:
+def say_target(explanation: ExplanationRecord) -> str:
     """What had to stay true."""
     target = explanation.target
     if target.threshold is not None:
@@ -79,12 +79,12 @@ def say_target(explanation: Explanation) -> str:
     return f"{rule}, with a confidence of at least {target.floor:.2f}" if target.floor > 0 else rule
 
 
-def name_kept(explanation: Explanation) -> str:
+def name_kept(explanation: ExplanationRecord) -> str:
     """What was to be kept, in two or three words: more than the label where a confidence was asked for too."""
     return "the label and its confidence" if explanation.target.floor > 0 else "the label"
 
 
-def say_checks(explanation: Explanation) -> list[Check]:
+def say_checks(explanation: ExplanationRecord) -> list[Check]:
     """Every check of the explanation, in words."""
     checks, points, kept = explanation.checks, name_points(explanation), name_kept(explanation)
     alone = say_confidence(checks.confidence)
@@ -111,7 +111,7 @@ def say_checks(explanation: Explanation) -> list[Check]:
     ]
 
 
-def _say_minimal(explanation: Explanation) -> Check:
+def _say_minimal(explanation: ExplanationRecord) -> Check:
     grain, points = explanation.checks.minimal_grain, name_points(explanation)
     if grain is None:
         answer = "not asked" if explanation.origin.grain is None else "not shown"
@@ -123,13 +123,13 @@ def _say_minimal(explanation: Explanation) -> Check:
     return Check("minimal", True, f"yes, at {grain} {unit}", said)
 
 
-def _name_lost(explanation: Explanation) -> str:
+def _name_lost(explanation: ExplanationRecord) -> str:
     """What goes when the target is not met: any one of the things that were asked for."""
     lost = "the label or its confidence" if explanation.target.floor > 0 else "the label"
     return f"{lost}, or leaving it to the rest" if explanation.origin.contrast else lost
 
 
-def _say_necessary(explanation: Explanation) -> Check:
+def _say_necessary(explanation: ExplanationRecord) -> Check:
     necessary, points = explanation.checks.necessary, name_points(explanation)
     lost = "the label or its confidence" if explanation.target.floor > 0 else "the label"
     if necessary is None:
@@ -141,7 +141,7 @@ def _say_necessary(explanation: Explanation) -> Check:
     return Check("necessary", None, "no", f"when these {points}s are hidden, {stays}: other parts give it too")
 
 
-def say_stopped(explanation: Explanation) -> str:
+def say_stopped(explanation: ExplanationRecord) -> str:
     """What a reader must know of an answer that was cut short; empty where it was not."""
     what = {
         "budget": f"The budget of {explanation.origin.max_calls:,} calls was spent before the search was done."
@@ -153,7 +153,7 @@ def say_stopped(explanation: Explanation) -> str:
     return f"{what} This is the best explanation found until then; a smaller one may exist." if what else ""
 
 
-def say_money(explanation: Explanation) -> str:
+def say_money(explanation: ExplanationRecord) -> str:
     """What the calls are worth, and the budget, where an endpoint has a price; empty where it has none.
 
     What was spent may be less: answers that were kept cost nothing.
@@ -167,7 +167,7 @@ def say_money(explanation: Explanation) -> str:
     return f"worth {explanation.calls * prices[-1]:,.2f}{budget}"
 
 
-def say_command(explanation: Explanation) -> str:
+def say_command(explanation: ExplanationRecord) -> str:
     """The command line that gives this answer again, over several lines."""
     origin, target = explanation.origin, explanation.target
     lines = [["becausal", "explain", origin.image], ["--model", origin.model]]

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,7 +29,7 @@ LINES_EVERY = 30.0  # seconds between two lines of progress, where there is no t
 SOME_FAILED = 3
 
 
-@settings.spread
+@settings.expand_options
 def batch(
     *,
     images: Annotated[
@@ -80,8 +80,8 @@ def batch(
             help="Pictures side by side in each worker, to fill batches. Default: 1 on a CPU, as needed on a GPU.",
         ),
     ] = None,
-    request: settings.AskingMany,
-    loading: settings.Reading,
+    request: settings.BatchRequest,
+    loading: settings.LoadingOptions,
 ) -> None:
     """Explain many pictures into a run folder: an index that can be queried, and each explanation's files.
 
@@ -110,7 +110,7 @@ def batch(
     inputs = find_inputs(images)
     job = Job(
         model=model,
-        loading=asdict(replace(loading, threads=loading.threads or spot.threads)),
+        loading=replace(loading, threads=loading.threads or spot.threads),
         request=request,
         categories=inputs.categories,
         folder=str(Path.cwd()),
@@ -176,23 +176,15 @@ def settings_of(job: "Job", inputs: "Inputs") -> dict[str, Any]:
     """All that bears on the answers, by the names of the options: a run goes on with the same and nothing else."""
     from becausal import __version__
 
-    request = asdict(job.request)
-    loading = {key: job.loading[key] for key in ("labels", "preprocess", "resize", "output", "device", "half", "endpoint")}
+    loading = dict.fromkeys(vars(settings.Loading())) | job.loading.record()
     return {
         "model": job.model,
-        **request,
-        "options": request["options"] or None,
-        **loading,
-        "endpoint": [_hide_secret(word) for word in loading["endpoint"]],
+        **job.request.record(),
+        **{name: value for name, value in loading.items() if name not in ("batch_size", "threads")},
         "pictures": job.pictures,
         "becausal": __version__,
         "started in": job.folder if inputs.has_relative_paths else None,
     }
-
-
-def _hide_secret(word: str) -> str:
-    """An endpoint's option without the value of a header, which may be a key, and has no business in an index."""
-    return f"{word.partition(':')[0]}: (hidden)" if word.strip().lower().startswith("header") else word
 
 
 def _run(store: "Store", job: "Job", spot: Spot, *, retry: int, limit: int | None, quiet: bool) -> bool:
@@ -203,7 +195,7 @@ def _run(store: "Store", job: "Job", spot: Spot, *, retry: int, limit: int | Non
     counts = store.count(limit)
     if not counts["waiting"] and not (retry and counts["failed"]):
         return False
-    settings.check_device(job.loading["device"])
+    options.check_device(job.loading.device)
     pool = spot.open_pool(job, store.agree)
     pace = Pace(sum(counts.values()), sum(counts.values()) - counts["waiting"])
     try:

@@ -11,6 +11,7 @@ from becausal.core.errors import OptionError
 from becausal.interfaces.cli import options, settings
 from becausal.interfaces.cli.console import complain, one_line, open_console, print_facts, print_table, write_json
 from becausal.interfaces.cli.explain import check_writable
+from becausal.models import open_model
 
 if TYPE_CHECKING:
     from becausal.bench import Progress, Run
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _WHAT, _HOW = "The experiment", "The run"
 
 
-@settings.spread
+@settings.expand_options
 def bench(
     *,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Which one; without, they are listed.")] = None,
@@ -40,17 +41,6 @@ def bench(
     limit: Annotated[
         int | None, typer.Option(metavar="N", rich_help_panel=_WHAT, help="At most so many pictures, evenly spaced.")
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="S", rich_help_panel=_WHAT, help="Same seed, same results.")] = 0,
-    fill: Annotated[str, typer.Option(metavar="FILL", rich_help_panel=_WHAT, help="What hidden pixels become.")] = "grey",
-    grain: Annotated[
-        str,
-        typer.Option(
-            metavar="PX|none", rich_help_panel=_WHAT, help="Minimise all methods' explanations alike. Default: causal only."
-        ),
-    ] = "default",
-    max_calls: Annotated[
-        int | None, typer.Option(metavar="N", rich_help_panel=_WHAT, help="Most calls per explanation.")
-    ] = None,
     side: Annotated[
         int, typer.Option(metavar="N", rich_help_panel=_WHAT, help="Side of the tiny pictures of the bench exact, 2 to 4.")
     ] = 4,
@@ -66,7 +56,8 @@ def bench(
         typer.Option(metavar="N", rich_help_panel=_HOW, help="Pictures side by side; the results do not depend on it."),
     ] = None,
     as_json: options.AsJson = False,
-    loading: settings.Reading,
+    request: settings.BenchRequest,
+    loading: settings.LoadingOptions,
 ) -> None:
     """Run one of the paper's experiments, or one of ours.
 
@@ -90,7 +81,7 @@ def bench(
     check_writable(folder)
     if data is not None and not data.is_dir():
         raise OptionError(f"there is no folder {data}")
-    classifier = loading.load(model)
+    classifier = open_model(model, loading)
     try:
         with open_bar(name, quiet=as_json) as move:
 
@@ -98,9 +89,9 @@ def bench(
                 move(progress.done, progress.total, progress.method)
 
             done = run(
-                name, classifier, out=folder, data=data, methods=methods, limit=limit, seed=seed, fill=fill,
-                grain=settings.parse_grain(grain), max_calls=max_calls, side=side, width=width, resume=resume,
-                progress=watch,
+                name, classifier, out=folder, data=data, methods=methods, limit=limit, seed=request.seed,
+                fill=request.fills[0], grain=request.grain, max_calls=request.max_calls, side=side, width=width,
+                resume=resume, progress=watch,
             )  # fmt: skip
     except KeyboardInterrupt:
         complain(f"what was found so far is kept: go on with the same command and --resume (--out {folder})", kind="stopped")

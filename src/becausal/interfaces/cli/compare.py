@@ -9,14 +9,15 @@ from becausal.interfaces.cli import options, settings
 from becausal.interfaces.cli.console import one_line, open_console, print_facts, print_table, write_json
 from becausal.interfaces.cli.explain import check_writable
 from becausal.interfaces.cli.progress import Watch
+from becausal.models import open_model
 
 if TYPE_CHECKING:
-    from becausal.api.compare import Comparison
+    from becausal.core.comparison import Comparison
 
 _WHAT, _HOW = "The question", "The search"
 
 
-@settings.spread
+@settings.expand_options
 def compare(
     *,
     image: Annotated[Path, typer.Argument(metavar="IMAGE", help="A picture, or an .npy signal or volume.")],
@@ -30,23 +31,8 @@ def compare(
         Path | None,
         typer.Option(metavar="MASK.png", rich_help_panel=_WHAT, help="The photobomber, white where it is."),
     ] = None,
-    target: options.Target = None,
-    fill: Annotated[
-        str, typer.Option(metavar="FILL", rich_help_panel=_WHAT, help="What hidden pixels become, for all methods.")
-    ] = "grey",
-    grain: Annotated[
-        str,
-        typer.Option(
-            metavar="PX|none",
-            rich_help_panel=_HOW,
-            help="Also minimise every method's explanation down to cells of this side in pixels.",
-        ),
-    ] = "none",
-    seed: options.Seed = 0,
-    max_calls: Annotated[
-        int | None, typer.Option(metavar="N", rich_help_panel=_HOW, help="Most calls per method, as 2000.")
-    ] = None,
-    loading: settings.Reading,
+    request: settings.ComparisonRequest,
+    loading: settings.LoadingOptions,
 ) -> None:
     """Run several methods on one picture and compare what they find.
 
@@ -59,16 +45,14 @@ def compare(
     - `becausal compare scene.png --model bundled --truth occluder.png --grain 4 --out cmp`
     - `becausal compare dog.jpg --model torch:net.py:build --methods causal,grad-cam,ig,lrp --preprocess imagenet`
     """
-    from becausal.api import Request
-    from becausal.api.compare import choose_methods, compare_methods
+    from becausal.api.compare import choose_methods, compare_methods, save_comparison
 
     names = choose_methods(methods)
-    request = Request(target=target, fills=(fill,), grain=settings.parse_grain(grain), seed=seed, max_calls=max_calls)
     check_writable(out)
-    classifier = loading.load(model)
+    classifier = open_model(model, loading)
     with Watch(title=image.name, quiet=as_json) as watch:
         comparison = compare_methods(image, classifier, names, request=request, truth=truth, progress=watch)
-    folder = comparison.save(out)
+    folder = save_comparison(comparison, out)
     if as_json:
         write_json(comparison.record() | {"folder": str(folder)})
     else:

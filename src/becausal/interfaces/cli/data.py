@@ -11,6 +11,7 @@ from becausal.core.errors import OptionError
 from becausal.interfaces.cli import options, settings
 from becausal.interfaces.cli.console import open_console, print_facts
 from becausal.interfaces.cli.explain import check_writable
+from becausal.models import open_model
 
 if TYPE_CHECKING:
     from becausal.bench.planting import Made
@@ -77,7 +78,7 @@ def get(
 
 
 @make_app.command("photobombing")
-@settings.spread
+@settings.expand_options
 def photobombing(
     *,
     images: Images,
@@ -99,7 +100,7 @@ def photobombing(
         Path | None, typer.Option(metavar="FILE", help="Lines name x0 y0 x1 y1: the middle then lies on the object.")
     ] = None,
     seed: Seed = 0,
-    loading: settings.ShortReading,
+    loading: settings.ShortLoading,
 ) -> None:
     """Plant photobombers into pictures and keep those whose label the model still gives.
 
@@ -120,14 +121,14 @@ def photobombing(
     )
     _check_folder(images)
     check_writable(out)
-    classifier = loading.load(model)
+    classifier = open_model(model, loading)
     with _bar("planting") as watch:
         made = make_photobombs(images, classifier, out, planting, cutouts=cutouts, boxes=boxes, watch=watch)
     _print_made(made, f"becausal bench photobombing --data {out} …")
 
 
 @make_app.command("roaming")
-@settings.spread
+@settings.expand_options
 def roaming(
     *,
     thing: Annotated[Path, typer.Option("--object", metavar="PNG", help="The object, a picture with transparency.")],
@@ -139,7 +140,7 @@ def roaming(
     ] = None,
     size: Annotated[float, typer.Option(metavar="SHARE", help="Its width, as a share of the picture's short side.")] = 0.44,
     seed: Seed = 0,
-    loading: settings.ShortReading,
+    loading: settings.ShortLoading,
 ) -> None:
     """Paste an object somewhere on each picture and keep those on which the model sees it.
 
@@ -151,7 +152,7 @@ def roaming(
 
     _check_folder(images)
     check_writable(out)
-    classifier = loading.load(model)
+    classifier = open_model(model, loading)
     with _bar("pasting") as watch:
         made = make_roaming(thing, images, classifier, out, label=label, size=size, seed=seed, watch=watch)
     _print_made(made, f"becausal bench roaming-panda --data {out} …")

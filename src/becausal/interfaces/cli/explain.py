@@ -11,6 +11,7 @@ from becausal.core.errors import NetworkError, OutputError
 from becausal.interfaces.cli import options, settings
 from becausal.interfaces.cli.console import complain, one_line, print_summary, write_json
 from becausal.interfaces.cli.progress import Watch
+from becausal.models import open_model
 
 if TYPE_CHECKING:
     from becausal.api import Failure, Request
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from becausal.core.contracts import Classifier
 
 
-@settings.spread
+@settings.expand_options
 def explain(
     *,
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="Pictures, or .npy signals and volumes.")],
@@ -27,8 +28,8 @@ def explain(
         Path, typer.Option("--out", "-o", metavar="DIR", help="Where to write; one folder per image inside.")
     ] = options.DEFAULT_OUT,
     as_json: options.AsJson = False,
-    request: settings.Asking,
-    loading: settings.Reading,
+    request: settings.RequestOptions,
+    loading: settings.LoadingOptions,
 ) -> None:
     """Explain why a model gives pictures their labels.
 
@@ -43,7 +44,7 @@ def explain(
     - `becausal explain dog.jpg --model hf:google/vit-base-patch16-224 --target wolf --against husky --json`
     """
     check_writable(out)
-    run = Run(loading.load(model), request, choose_folders(images, out), as_json)
+    run = Run(open_model(model, loading), request, choose_folders(images, out), as_json)
     entries = run.entries()
     if as_json:
         write_json(entries)

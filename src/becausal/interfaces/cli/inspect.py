@@ -11,6 +11,7 @@ import typer
 from becausal.core.errors import OptionError
 from becausal.interfaces.cli import options, settings
 from becausal.interfaces.cli.console import one_line, open_console, print_facts, print_table, write_json
+from becausal.models import open_model
 
 if TYPE_CHECKING:
     from becausal.core.contracts import ModelInfo
@@ -22,13 +23,13 @@ _OUTPUTS = {
 }
 
 
-@settings.spread
+@settings.expand_options
 def inspect(
     *,
     model: Annotated[str, typer.Argument(metavar="MODEL", help=options.SPEC_HELP)],
     image: Annotated[Path | None, typer.Argument(metavar="[IMAGE]", help="A picture to classify.")] = None,
     as_json: options.AsJson = False,
-    loading: settings.Reading,
+    loading: settings.LoadingOptions,
 ) -> None:
     """Show how a model will be read, and what it says of a picture.
 
@@ -41,7 +42,7 @@ def inspect(
     """
     from becausal.api import classify
 
-    classifier = loading.load(model)
+    classifier = open_model(model, loading)
     top = classify(image, classifier) if image is not None else None
     info = classifier.info  # after the picture: some models show only then what they return
     if as_json:

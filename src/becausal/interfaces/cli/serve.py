@@ -7,6 +7,7 @@ import typer
 
 from becausal.core.errors import OptionError
 from becausal.interfaces.cli import options, settings
+from becausal.models import open_model
 
 if TYPE_CHECKING:
     from becausal.core.contracts import Classifier
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 7860
 
 
-@settings.spread
+@settings.expand_options
 def serve(
     *,
     model: Annotated[
@@ -38,7 +39,7 @@ def serve(
     max_upload: Annotated[int, typer.Option(metavar="MB", help="The largest picture file that is taken.")] = 10,
     max_calls: Annotated[int, typer.Option(metavar="N", help="Most calls a client may ask for in one search.")] = 5000,
     searches: Annotated[int, typer.Option(metavar="N", help="How many searches run at once; others wait in line.")] = 2,
-    loading: settings.Reading,
+    loading: settings.LoadingOptions,
 ) -> None:
     """Open a page on which pictures are explained by hand.
 
@@ -84,9 +85,9 @@ def load_models(specs: list[str], loading: settings.Loading) -> "dict[str, Class
     plain = settings.Loading(threads=loading.threads, batch_size=loading.batch_size)
     for spec in dict.fromkeys([*specs, "bundled"]):
         if spec == "bundled":
-            models[spec] = plain.load(spec)
+            models[spec] = open_model(spec, plain)
             continue
-        classifier = loading.load(spec)
+        classifier = open_model(spec, loading)
         refuse_misfits(classifier, spec)
         models[name_model(spec, models)] = classifier
     return models

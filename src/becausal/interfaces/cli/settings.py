@@ -1,197 +1,173 @@
-"""What the options of a command become: how a model is read, and what is asked of it.
+"""Command-line options made from the records they fill: `Loading` and `Request` say each option once.
 
-A command asks for the thing itself, as `loading: Reading`, and `spread` puts the options it is made of in its place.
+A command asks for a whole record, e.g. `loading: settings.LoadingOptions`, and `expand_options` puts the options it is
+made of in its place.
 """
 
 import inspect
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, fields
 from functools import wraps
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from types import NoneType
+from typing import Annotated, Any, get_args, get_type_hints
+
+import typer
 
 from becausal.core.errors import OptionError
+from becausal.core.options import Option
+from becausal.core.request import Request
 from becausal.interfaces.cli import options
+from becausal.models.loading import Loading
 
-if TYPE_CHECKING:
-    from becausal.api import Request
-    from becausal.core.contracts import Classifier
+__all__ = ["BatchRequest", "Loading", "LoadingOptions", "Request", "RequestOptions", "expand_options", "parameters_of"]
+
+MODEL, QUESTION, SEARCH = "The model", "The question", "The search"
+_SEARCH_FIELDS = ("method", "options", "grain", "seed", "max_calls")
 
 
 @dataclass(frozen=True)
 class MadeOf:
-    """Says of a command's parameter that it is made of options: those of `make`, less those the command goes without."""
+    """Marks a command's parameter as a record made of options.
 
-    make: Callable[..., Any]
-    without: tuple[str, ...] = ()
+    make: builds the record from the options' values, by name. parameters: the options, in the order of the help.
+    """
 
-    @property
-    def parts(self) -> list[inspect.Parameter]:
-        """The options, in the order of the help."""
-        return [part for name, part in inspect.signature(self.make).parameters.items() if name not in self.without]
+    make: Callable[[dict[str, Any]], Any]
+    parameters: tuple[inspect.Parameter, ...]
 
 
-def spread(command: Callable[..., None]) -> Callable[..., None]:
-    """The command as typer is to see it: in the place of each parameter that is `MadeOf` options, the options."""
+def expand_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command as typer is to see it: each parameter that is `MadeOf` options is replaced by those options."""
     made: dict[str, MadeOf] = {}
-    seen: list[inspect.Parameter] = []
+    shown: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
         for note in getattr(parameter.annotation, "__metadata__", ()):
             if isinstance(note, MadeOf):
                 made[name] = note
-        seen += made[name].parts if name in made else [parameter]
+        shown += made[name].parameters if name in made else [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
 
     @wraps(command, assigned=("__module__", "__name__", "__qualname__", "__doc__"))
     def run(**given: Any) -> None:
-        whole = {name: note.make(**{part.name: given.pop(part.name) for part in note.parts}) for name, note in made.items()}
-        command(**given, **whole)
+        records = {name: note.make({p.name: given.pop(p.name) for p in note.parameters}) for name, note in made.items()}
+        command(**given, **records)
 
-    shown = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in seen]
     run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     return run
 
 
-@dataclass(frozen=True, kw_only=True)
-class Loading:
-    """How a model is read, as the command line was told."""
+def parameters_of(
+    record: type, panel: Callable[[str], str], *, without: tuple[str, ...] = (), defaults: Mapping[str, Any] | None = None
+) -> tuple[inspect.Parameter, ...]:
+    """One command-line option for each field of a record that describes itself as one.
 
-    labels: Path | str | None = None
-    preprocess: str | None = None
-    resize: str | int | None = None
-    output: str | None = None
-    device: str = "cpu"
-    batch_size: int | None = None
-    threads: int | None = None
-    half: bool = False
-    endpoint: Sequence[str] = ()
-
-    def load(self, spec: str, *, afresh: bool = False) -> "Classifier":
-        """The model of that spec; afresh: every question must reach it, no kept answer will do."""
-        from becausal.models import load_model
-
-        check_device(self.device)
-        return load_model(
-            spec,
-            labels=self.labels,
-            preprocess=self.preprocess,
-            resize=self.resize,
-            output=self.output,
-            device=self.device,
-            batch_size=self.batch_size,
-            threads=self.threads,
-            half=self.half,
-            endpoint=(*self.endpoint, "cache=none") if afresh and spec.startswith("oip:") else self.endpoint,
-        )
-
-    def over(self, saved: dict[str, Any]) -> "Loading":
-        """These options where they were given, else those that were saved; options of an endpoint are added to them."""
-        plain = Loading()
-        mine = {f.name: getattr(self, f.name) for f in fields(self)}
-        given = {name: value for name, value in mine.items() if value != getattr(plain, name)}
-        if self.endpoint:
-            given["endpoint"] = (*saved.get("endpoint", ()), *self.endpoint)
-        return Loading(**({key: value for key, value in saved.items() if key in mine} | given))
-
-
-def read_loading(
-    *,
-    labels: options.Labels = None,
-    preprocess: options.Preprocess = None,
-    resize: options.Resize = None,
-    output: options.Output = None,
-    device: options.Device = "cpu",
-    batch_size: options.BatchSize = None,
-    threads: options.Threads = None,
-    half: options.Half = False,
-    endpoint: options.Endpoint = None,
-) -> Loading:
-    """How a model is read, from the options."""
-    return Loading(
-        labels=labels,
-        preprocess=preprocess,
-        resize=resize,
-        output=output,
-        device=device,
-        batch_size=batch_size,
-        threads=threads,
-        half=half,
-        endpoint=endpoint or (),
+    Args:
+        record: A dataclass whose fields were made with `option`.
+        panel: The heading in the help, by the field's name.
+        without: Fields that this command does not offer.
+        defaults: Defaults of this command that differ from the record's.
+    """
+    hints = get_type_hints(record)
+    changed = defaults or {}
+    return tuple(
+        _parameter(f, hints[f.name], panel(f.name), changed.get(f.name, MISSING))
+        for f in fields(record)
+        if "option" in f.metadata and f.name not in without
     )
 
 
-def make_request(
-    *,
-    target: options.Target = None,
-    against: options.Against = None,
-    top: options.Top = 1,
-    confidence: options.Confidence = None,
-    fill: options.Fill = ["grey"],  # noqa: B006 - typer reads it, nothing writes to it
-    robust: options.Robust = False,
-    complete: options.Complete = False,
-    contrast: options.Contrast = False,
-    several: options.Several = 1,
-    method: options.Method = "causal",
-    option: options.MethodOption = None,
-    partitions: options.Partitions = None,
-    grain: options.Grain = "default",
-    seed: options.Seed = 0,
-    max_calls: options.MaxCalls = None,
-) -> "Request":
-    """What is asked, from the options; a method or an option of it that does not exist is said before a model is loaded."""
-    from becausal.api import Request
+def _parameter(described: "Field[Any]", hint: Any, panel: str, default: Any) -> inspect.Parameter:
+    said: Option = described.metadata["option"]
+    kind = _text_type(hint)
+    default = described.default if default is MISSING else default
+    if kind == list[str]:
+        default = list(default or ())
+    shown = typer.Option(
+        said.flag or f"--{described.name.replace('_', '-')}",
+        metavar=said.metavar or None,
+        rich_help_panel=panel,
+        autocompletion=options.matching(said.choices) if said.choices else options.COMPLETIONS.get(described.name),
+        help=said.help,
+    )
+    wanted: Any = kind | None if default is None else kind
+    annotation: Any = Annotated[wanted, shown]
+    return inspect.Parameter(described.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _text_type(hint: Any) -> Any:
+    """The type in which the command line takes a value: a plain one where the field has no other, else text."""
+    parts = set(get_args(hint)) - {NoneType} if NoneType in get_args(hint) else {hint}
+    for plain in (bool, int, float):
+        if parts == {plain}:
+            return plain
+    is_list = any(getattr(part, "__origin__", None) in (tuple, Mapping) for part in parts)
+    return list[str] if is_list and str not in parts else str
+
+
+def fill_record(record: type, given: Mapping[str, Any]) -> Any:
+    """The record behind the values of its options; texts are parsed as the fields say."""
+    values = {}
+    for f in fields(record):
+        if f.name in given:
+            said: Option = f.metadata["option"]
+            value = given[f.name]
+            values[f.name] = said.parse(value) if said.parse is not None else value
+    return record(**values)
+
+
+def _request_panel(name: str) -> str:
+    return SEARCH if name in _SEARCH_FIELDS else QUESTION
+
+
+def make_request(given: dict[str, Any]) -> Request:
+    """The request behind the options, the short forms `--robust`, `--complete` and `--partitions` included.
+
+    A method, or an option of it, that does not exist is refused here, before a model is loaded.
+    """
     from becausal.methods import make_explainer
 
-    request = Request(
-        method=method,
-        options=parse_options(option or [], partitions),
-        target=target,
-        against=against,
-        top=top,
-        confidence=1.0 if complete else confidence,
-        fills=options.ROBUST if robust else tuple(fill),
-        grain=parse_grain(grain),
-        seed=seed,
-        max_calls=max_calls,
-        several=several,
-        contrast=contrast,
-    )
-    make_explainer(method, request.options)
+    if given.pop("robust", False):
+        if given["fills"] != list(_default("fills")):
+            raise OptionError("--robust stands for several fills: leave out --fill, or list all fills with --fill")
+        given["fills"] = list(options.ROBUST)
+    if given.pop("complete", False):
+        if given["confidence"] is not None:
+            raise OptionError("--complete is short for --confidence 1: give one of them")
+        given["confidence"] = 1.0
+    if (partitions := given.pop("partitions", None)) is not None:
+        given["options"] = [*given["options"], f"partitions={partitions}"]
+    request: Request = fill_record(Request, given)
+    if isinstance(request.method, str):
+        make_explainer(request.method, request.options)
     return request
 
 
-# What commands ask for; the shorter ones are for `data make`, and for `batch`, which has no short forms.
-Reading = Annotated[Loading, MadeOf(read_loading)]
-ShortReading = Annotated[Loading, MadeOf(read_loading, without=("batch_size", "threads", "half"))]
-Asking = Annotated["Request", MadeOf(make_request)]
-AskingMany = Annotated["Request", MadeOf(make_request, without=("complete", "partitions"))]
+def _default(name: str) -> Any:
+    return next(f.default for f in fields(Request) if f.name == name)
 
 
-def check_device(device: str) -> None:
-    """Refuse a device that no kind of model knows."""
-    if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", device):
-        raise OptionError(f"unknown device {device!r}: take cpu or cuda, or cuda:1 for the second GPU")
+def _made_request(*, short: bool, without: tuple[str, ...] = (), defaults: Mapping[str, Any] | None = None) -> MadeOf:
+    own = parameters_of(Request, _request_panel, without=without, defaults=defaults)
+    return MadeOf(make_request, (*own, *(options.SHORT_FORMS if short else options.ROBUST_ONLY)))
 
 
-def parse_options(pairs: Sequence[str], partitions: int | None) -> dict[str, Any]:
-    """The method's options from key=value words."""
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        key, sign, value = pair.partition("=")
-        if not sign or not key.strip():
-            raise OptionError(f"an option of the method is written key=value, as --option partitions=20, not {pair!r}")
-        found[key.strip().replace("-", "_")] = value.strip()
-    return found if partitions is None else found | {"partitions": partitions}
+def _make_loading(given: dict[str, Any]) -> Loading:
+    loading: Loading = fill_record(Loading, given)
+    options.check_device(loading.device)
+    return loading
 
 
-def parse_grain(text: str) -> int | Literal["default"] | None:
-    """A side in pixels, `none`, or `default`."""
-    match text.strip().lower():
-        case "default":
-            return "default"
-        case "none":
-            return None
-        case number if number.isascii() and number.isdigit():
-            return int(number)
-    raise OptionError(f"the grain is a side in whole pixels, as 4, or none, not {text!r}")
+# What commands ask for.
+LoadingOptions = Annotated[Loading, MadeOf(_make_loading, parameters_of(Loading, lambda name: MODEL))]
+ShortLoading = Annotated[
+    Loading,
+    MadeOf(_make_loading, parameters_of(Loading, lambda name: MODEL, without=("batch_size", "threads", "half"))),
+]
+RequestOptions = Annotated[Request, _made_request(short=True)]
+BatchRequest = Annotated[Request, _made_request(short=False)]
+ComparisonRequest = Annotated[
+    Request, _made_request(short=False, without=("method", "options", "several"), defaults={"grain": "none"})
+]
+BenchRequest = Annotated[
+    Request, _made_request(short=False, without=("method", "options", "several", "target", "against", "top"))
+]

@@ -8,6 +8,7 @@ import typer
 from becausal.core.errors import ModelError
 from becausal.interfaces.cli import options, settings
 from becausal.interfaces.cli.console import one_line, open_console, print_table, write_json
+from becausal.models import open_model
 
 if TYPE_CHECKING:
     from becausal.api.explanation import Explanation
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from becausal.core.contracts import Classifier
 
 
-@settings.spread
+@settings.expand_options
 def verify(
     *,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that explain has written.")],
@@ -24,7 +25,7 @@ def verify(
         typer.Option("--model", "-m", metavar="SPEC", help="The model to ask. Default: the one that was explained."),
     ] = None,
     as_json: options.AsJson = False,
-    given: settings.Reading,
+    given: settings.LoadingOptions,
 ) -> None:
     """Ask the model every claim of a saved explanation again.
 
@@ -54,9 +55,9 @@ def load_again(explanation: "Explanation", model: str | None, given: settings.Lo
     """The model named on the command line, or that of the record with the options it was loaded with."""
     saved = explanation.origin
     if model is not None:
-        return given.load(model, afresh=True)
+        return open_model(model, given, uncached=True)
     try:
-        return given.over(saved.loading).load(saved.model, afresh=True)
+        return open_model(saved.model, given.over(settings.Loading.from_record(saved.loading)), uncached=True)
     except ModelError as error:
         raise ModelError(f"the model of the record cannot be loaded, give another with --model: {error}") from error
 

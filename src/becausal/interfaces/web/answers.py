@@ -7,8 +7,8 @@ from html import escape
 
 import numpy as np
 
-from becausal.api.compare import Comparison, Row
 from becausal.api.explanation import Explanation
+from becausal.core.comparison import Comparison, Row
 from becausal.interfaces.web.markup import (
     NBSP,
     draw_checks,

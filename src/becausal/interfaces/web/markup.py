@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from becausal.api.explanation import Explanation
+from becausal.core.explanation import ExplanationRecord
 from becausal.render.comparison import clipped
 from becausal.render.sheets import Sheet, lay_out
 from becausal.render.wording import say_checks, say_share
@@ -47,7 +47,7 @@ def draw_bar(share: float | None, doing: str) -> str:
     )
 
 
-def draw_checks(explanation: Explanation) -> str:
+def draw_checks(explanation: ExplanationRecord) -> str:
     """What was checked, and how it went."""
     marks = {True: ("yes", "✓"), False: ("no", "✗"), None: ("flat", "–")}
     items = []
@@ -66,6 +66,6 @@ def draw_download(token: str, title: str, text: str) -> str:
     return f'<p class="bc-get"><a class="bc-button" href="download/{token}" download>{title}</a><span>{text}</span></p>'
 
 
-def lay_answer(explanation: Explanation) -> Sheet:
+def lay_answer(explanation: ExplanationRecord) -> Sheet:
     """The answer laid out; the maps of other methods, which crowd at one end of their range, spread for the eye."""
     return lay_out(explanation if explanation.origin.method == "causal" else clipped(explanation))

@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from becausal.api import Request, explain_many
-from becausal.api.compare import Comparison, compare_methods
-from becausal.api.explanation import Explanation, Why
+from becausal.api.compare import compare_methods
+from becausal.api.explanation import Explanation
+from becausal.core.comparison import Comparison
 from becausal.core.contracts import Classifier, Pixels, Visible
 from becausal.core.errors import AnswerError, NetworkError, OptionError
+from becausal.core.explanation import Why
 from becausal.core.extract import prefix, ranking
 from becausal.engine.engine import Engine
 from becausal.images.fills import NAMES

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import ZIP_DEFLATED, ZipFile
 
+from becausal.api.compare import save_comparison
 from becausal.api.explanation import Explanation
 from becausal.core.contracts import Classifier
 from becausal.core.errors import BecausalError, InputError, MissingExtraError
@@ -138,7 +139,11 @@ def pack(found: Found) -> bytes:
     folder_name = name_file(found).removesuffix(".zip")
     buffer = BytesIO()
     with tempfile.TemporaryDirectory(prefix="becausal-") as place, ZipFile(buffer, "w", ZIP_DEFLATED) as archive:
-        folder = found.answer.save(Path(place) / folder_name)
+        folder = Path(place) / folder_name
+        if isinstance(found.answer, Explanation):
+            found.answer.save(folder)
+        else:
+            save_comparison(found.answer, folder)
         for file in sorted(folder.iterdir()):
             archive.write(file, f"{folder_name}/{file.name}")
     return buffer.getvalue()

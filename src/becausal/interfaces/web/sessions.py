@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from becausal.api.compare import Comparison
 from becausal.api.explanation import Explanation
+from becausal.core.comparison import Comparison
 from becausal.interfaces.web.limits import Limits
 from becausal.interfaces.web.pictures import Upload
 from becausal.interfaces.web.work import Job

@@ -99,7 +99,7 @@ def load(target: str, settings: Settings) -> OipClassifier:
         inputs=str(entry.tensor),
         outputs="; ".join(str(tensor) for tensor in served.outputs) or f"{caller.output} {list(raw.shape[1:])}",
         notes=(*entry.notes, *how, *assumed, *chosen, *heard, *_warn(address, headers)),
-        loading=settings.loading,
+        loading=settings.loading.record(),
     )
     _open_cache(caller, options, _identity(address, served, entry, caller.output), raw)
     inner = ArrayClassifier(info, composer, caller, reading, batch_size=limit)

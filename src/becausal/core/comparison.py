@@ -1,0 +1,88 @@
+"""What a comparison of methods on one image holds."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from becausal.core.contracts import Needs, Visible
+from becausal.core.explanation import ExplanationRecord, number_or_none
+from becausal.core.metrics import STEPS, Curves
+
+SCHEMA = "becausal/comparison/1"
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """What one method found and how it measured up, or why it could not run.
+
+    overlap: the share of the explanation on the photobomber; None without its truth. curves: insertion and deletion;
+    None for a model that gives labels only. seconds: the method with extraction, and minimising where that was asked.
+    """
+
+    method: str
+    explanation: ExplanationRecord | None = None
+    curves: Curves | None = None
+    overlap: float | None = None
+    seconds: float = 0.0
+    needs: Needs = "labels"
+    error: str | None = None
+
+    def record(self) -> dict[str, Any]:
+        """The row as JSON can hold it."""
+        if self.explanation is None:
+            return {"method": self.method, "error": self.error}
+        found, curves = self.explanation, self.curves
+        return {
+            "method": self.method,
+            "needs": self.needs,
+            "options": found.origin.options,
+            "size": found.size,
+            "pixels": found.pixels,
+            "pieces": found.pieces,
+            "overlap": self.overlap,
+            "insertion": None if curves is None else curves.insertion_area,
+            "deletion": None if curves is None else curves.deletion_area,
+            "confidence": number_or_none(found.checks.confidence),
+            "sufficient": found.checks.sufficient,
+            "minimal_grain": found.checks.minimal_grain,
+            "calls": found.calls,
+            "seconds": round(self.seconds, 3),
+            "stopped_by": found.stopped_by,
+            "notes": list(found.notes),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """All rows, in the order of the methods. truth: (*grid,) the photobomber, None where it is not known."""
+
+    rows: tuple[Row, ...]
+    truth: Visible | None = None
+
+    @property
+    def first(self) -> ExplanationRecord:
+        """Any of the explanations: they share picture, view, label and model."""
+        return next(row.explanation for row in self.rows if row.explanation is not None)
+
+    def record(self) -> dict[str, Any]:
+        """Everything but the arrays, as JSON can hold it."""
+        first = self.first
+        return {
+            "schema": SCHEMA,
+            "image": first.origin.image,
+            "image_sha256": first.origin.image_sha256,
+            "model": first.origin.model,
+            "model_sha256": first.origin.model_sha256,
+            "label": first.label,
+            "label_id": first.label_id,
+            "confidence": number_or_none(first.confidence),
+            "fills": list(first.origin.fills),
+            "seed": first.origin.seed,
+            "grain": first.origin.grain,
+            "max_calls": first.origin.max_calls,
+            "metric_steps": STEPS,
+            "truth_pixels": None if self.truth is None else int(np.count_nonzero(self.truth)),
+            "rows": [row.record() for row in self.rows],
+            "versions": first.origin.versions,
+        }
