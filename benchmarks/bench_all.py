@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, help="instead of each run's own")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--half", action="store_true")
-    parser.add_argument("--width", type=int, help="pictures side by side")
+    parser.add_argument("--width", type=int, help="images side by side")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
     if options.list:

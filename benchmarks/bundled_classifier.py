@@ -123,7 +123,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def load() -> Ask:
-    """Return the classifier, on one thread: pictures (n, 128, 128, 3) of bytes to probabilities (n, 13)."""
+    """Return the classifier, on one thread: images (n, 128, 128, 3) of bytes to probabilities (n, 13)."""
     if not MODEL.is_file():
         sys.exit(f"no {MODEL.name} in becausal.scenes.bundled: train it first, see training/README.md")
     settings = onnxruntime.SessionOptions()
@@ -138,7 +138,7 @@ def load() -> Ask:
 
 
 def to_input(pictures: Pictures) -> npt.NDArray[np.float32]:
-    """Turn pictures (n, h, w, 3) of bytes into the input (n, 3, h, w) in -1..1."""
+    """Turn images (n, h, w, 3) of bytes into the input (n, 3, h, w) in -1..1."""
     return np.ascontiguousarray(pictures.transpose(0, 3, 1, 2)).astype(np.float32) / np.float32(127.5) - np.float32(1)
 
 
@@ -317,7 +317,7 @@ def scatter(rng: np.random.Generator, side: int, part: float) -> npt.NDArray[np.
 
 
 def measure_flat(ask: Ask) -> dict[str, Any]:
-    """Ask for flat pictures of 216 colours and of every fourth grey."""
+    """Ask for flat images of 216 colours and of every fourth grey."""
     steps = np.arange(0, 256, 51)
     colours = np.array([(r, g, b) for r in steps for g in steps for b in steps], dtype=np.uint8)
     greys = np.repeat(np.arange(0, 256, 4, dtype=np.uint8)[:, None], 3, axis=1)

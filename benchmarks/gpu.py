@@ -1,10 +1,10 @@
-"""How much of a GPU explaining uses: calls a second against the bare network, and the time one picture takes.
+"""How much of a GPU explaining uses: calls a second against the bare network, and the time one image takes.
 
     python benchmarks/gpu.py --model torch:net.py:build --preprocess tf --pictures DIR --out gpu.json
 
 Beside the network given, one of the size of ResNet-50 with random weights is measured, each in float32 and float16. For
 each: what the bare network does (the better of plain calls and a CUDA graph, best of several batch sizes, nothing but
-the forward pass on a batch that lies on the device), one picture after the other, and many side by side. "of bare" is
+the forward pass on a batch that lies on the device), one image after the other, and many side by side. "of bare" is
 the share of the bare network's rate that explaining reaches, calls counted and guesses not: of its rate at the largest
 batch that explaining uses, and, "of best", of its best at any. Without --pictures the package's own scenes are taken.
 """
@@ -31,7 +31,7 @@ SIDE = 224
 
 
 def make_resnet50(seed: int) -> Any:
-    """A network of ResNet-50's layers, 25.6 million weights, random, but set so that pictures differ in their labels."""
+    """A network of ResNet-50's layers, 25.6 million weights, random, but set so that images differ in their labels."""
     import torch
     from torch import nn
 
@@ -71,7 +71,7 @@ def make_resnet50(seed: int) -> Any:
 
 
 def settle_norms(module: Any, pixels: Any, device: str) -> Any:
-    """The batch norms' own statistics, from pictures: with random weights nothing else keeps numbers in range."""
+    """The batch norms' own statistics, from images: with random weights nothing else keeps numbers in range."""
     import torch
     from torch import nn
 
@@ -85,7 +85,7 @@ def settle_norms(module: Any, pixels: Any, device: str) -> Any:
 
 
 def measure_bare(classifier: TorchClassifier, sizes: tuple[int, ...], side: int) -> dict[str, float]:
-    """Pictures a second through the module alone, per batch size: plain calls, and as a CUDA graph."""
+    """Images a second through the module alone, per batch size: plain calls, and as a CUDA graph."""
     import torch
 
     weight = next(classifier.module.parameters())
@@ -123,7 +123,7 @@ def measure_bare(classifier: TorchClassifier, sizes: tuple[int, ...], side: int)
 def explain_all(
     pictures: list[InputImage], classifier: Any, request: becausal.Request, workers: int | None = None
 ) -> dict[str, Any]:
-    """Explain pictures and say what it took; the answers by picture."""
+    """Explain images and say what it took; the answers by image."""
     begun = time.perf_counter()
     answers, failed, model_seconds, calls, ahead, slots = {}, 0, 0.0, 0, 0, 0
     for number, answer in becausal.api.explain_numbered(pictures, classifier, request=request, workers=workers):
@@ -150,7 +150,7 @@ def explain_all(
 
 
 def measure_one(pictures: list[InputImage], classifier: Any, request: becausal.Request) -> list[dict[str, Any]]:
-    """One picture after the other, each alone."""
+    """One image after the other, each alone."""
     found = []
     for picture in pictures:
         begun = time.perf_counter()
@@ -215,7 +215,7 @@ def measure(name: str, classifier: Any, pictures: list[InputImage], options: arg
         "model_seconds_median": float(np.median([o["model_seconds"] for o in one])),
     }
     print(
-        f"{name:24s} bare {same:7.0f}/s, at best {best:.0f}/s  one picture {row['one']['seconds_median'] * 1000:4.0f} ms "
+        f"{name:24s} bare {same:7.0f}/s, at best {best:.0f}/s  one image {row['one']['seconds_median'] * 1000:4.0f} ms "
         f"(worst {row['one']['seconds_worst'] * 1000:.0f}), {row['one']['calls_mean']:.0f} calls in "
         f"{row['one']['batches_mean']:.0f} batches, {row['one']['ahead_mean']:.0f} ahead of {ahead}; warm-up {warm:.1f} s",
         flush=True,
@@ -232,7 +232,7 @@ def measure(name: str, classifier: Any, pictures: list[InputImage], options: arg
         where = "one process" if workers == 0 else "processes"
         row[f"many {count}, {where}"] = many
         print(
-            f"{'':12s} {where:11s} {count:4d} pictures {many['seconds']:5.1f} s  {many['calls_per_second']:6.0f} calls/s  "
+            f"{'':12s} {where:11s} {count:4d} images {many['seconds']:5.1f} s  {many['calls_per_second']:6.0f} calls/s  "
             f"of bare {many['of_bare']:4.0%}, of best {many['of_best']:4.0%}  device busy {many['device_busy']:4.0%}  "
             f"fill {many['fill_rate']:4.0%}  failed {many['failed']}  as alone {many['identical_to_alone']}",
             flush=True,
@@ -259,9 +259,9 @@ def main() -> None:
     parser.add_argument("--networks", default="model,resnet50")
     parser.add_argument("--precisions", default="float32,float16")
     parser.add_argument("--sizes", default="64,256,1024", help="batch sizes the bare network is measured with")
-    parser.add_argument("--singles", type=int, default=8, help="pictures explained one by one")
+    parser.add_argument("--singles", type=int, default=8, help="images explained one by one")
     parser.add_argument("--max-calls", type=int)
-    parser.add_argument("--resnet-calls", type=int, default=400, help="most calls per picture on the random network")
+    parser.add_argument("--resnet-calls", type=int, default=400, help="most calls per image on the random network")
     parser.add_argument("--one-process", action="store_true", help="also measure without further processes")
     parser.add_argument("--profile", type=Path, help="also write where Python's time goes, of the first measurement")
     parser.add_argument("--out", type=Path, default=Path("gpu.json"))
@@ -317,7 +317,7 @@ class Square:
 
 
 def write_profile(pictures: list[InputImage], classifier: Any, options: argparse.Namespace) -> None:
-    """Where Python's time goes while many pictures are explained, after a warm-up."""
+    """Where Python's time goes while many images are explained, after a warm-up."""
     import cProfile
     import io
     import pstats

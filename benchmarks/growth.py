@@ -1,8 +1,8 @@
-"""How cost grows: calls, time and memory against the side of the picture, the number of pictures, and of partitions.
+"""How cost grows: calls, time and memory against the side of the image, the number of images, and of partitions.
 
     python benchmarks/growth.py --out benchmarks/results/growth.json --plot docs/images/performance-growth.png
 
-The pictures are scenes of the package, enlarged without smoothing; the model is a function that shrinks a picture to 128
+The images are scenes of the package, enlarged without smoothing; the model is a function that shrinks an image to 128
 pixels and asks the bundled classifier, so that it costs the same whatever the side, and what grows is ours. The grain
 grows with the side (a 56th of it), as by default.
 """
@@ -26,7 +26,7 @@ SIDES = (64, 128, 256, 512, 1024)
 
 
 class Shrinking:
-    """The bundled classifier for pictures of any side: shrunk to its own 128 pixels by repeating or averaging."""
+    """The bundled classifier for images of any side: shrunk to its own 128 pixels by repeating or averaging."""
 
     def __init__(self) -> None:
         self.inner = becausal.load_model("bundled", threads=1)
@@ -53,7 +53,7 @@ def enlarged(seed: int, side: int) -> Any:
 
 
 def choose(count: int) -> list[int]:
-    """The first scenes from seed 100 on whose object is still seen in the smallest picture."""
+    """The first scenes from seed 100 on whose object is still seen in the smallest image."""
     model = Shrinking()
     labels = model.inner.info.labels or ()
     found: list[int] = []
@@ -124,14 +124,14 @@ print(done, held.split()[1])
 
 
 def against_number(counts: list[int]) -> list[dict[str, Any]]:
-    """The most memory a fresh process held (Linux only), and its time, for so many small pictures."""
+    """The most memory a fresh process held (Linux only), and its time, for so many small images."""
     rows = []
     for count in counts:
         begun = time.perf_counter()
         done = subprocess.run([sys.executable, "-c", COUNTING, str(count)], capture_output=True, text=True, check=True)
         said, kilobytes = done.stdout.split()
         rows.append({"pictures": int(said), "megabytes": int(kilobytes) / 1024, "seconds": time.perf_counter() - begun})
-        print(f"pictures {count:6d}  memory {rows[-1]['megabytes']:6.1f} MB  {rows[-1]['seconds']:6.1f} s", flush=True)
+        print(f"images {count:6d}  memory {rows[-1]['megabytes']:6.1f} MB  {rows[-1]['seconds']:6.1f} s", flush=True)
     return rows
 
 
@@ -152,8 +152,8 @@ def draw(found: dict[str, Any], path: Path) -> None:
     axes[1].plot(
         sides, last["beyond_per_call"] * 1e3 * (sides / sides[-1]) ** 2, ":", color="#777777", label="linear in the pixels"
     )
-    axes[0].set(xscale="log", ylim=0, xlabel="side of the picture", title="calls")
-    axes[1].set(xscale="log", yscale="log", xlabel="side of the picture", title="our own time, ms a call")
+    axes[0].set(xscale="log", ylim=0, xlabel="side of the image", title="calls")
+    axes[1].set(xscale="log", yscale="log", xlabel="side of the image", title="our own time, ms a call")
     rows = found["numbers"]
     axes[2].plot([row["pictures"] for row in rows], [row["megabytes"] for row in rows], "o-", color="#3a7d44")
     axes[2].set(xscale="log", xlabel="pictures", title="most memory held, MB")
@@ -172,7 +172,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenes", type=int, default=2, help="how many are averaged")
-    parser.add_argument("--pictures", default="100,1000,10000", help="numbers of pictures")
+    parser.add_argument("--pictures", default="100,1000,10000", help="numbers of images")
     parser.add_argument("--out", type=Path, default=Path("growth.json"))
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()

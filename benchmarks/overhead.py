@@ -3,7 +3,7 @@
     python benchmarks/overhead.py --model net.py:build --onnx net.onnx --preprocess tf --picture photo.jpg
     python benchmarks/overhead.py                          the bundled classifier and a scene
 
-Each tool explains the same picture with the same weights. The time inside the network's forward pass is taken out;
+Each tool explains the same image with the same weights. The time inside the network's forward pass is taken out;
 what is left, as a share of it, is the tool's own cost: making mutants, thinking, drawing maps. Rounds are interleaved, so
 that whatever else the machine does falls on all alike, and the median of the rounds is printed: by the clock, and of the
 processor's time, which says the same on a quiet machine and is not disturbed on a busy one. Everything runs on one
@@ -61,7 +61,7 @@ class Meter:
 
 @dataclass
 class Subject:
-    """The picture and the network, in the forms tools take them."""
+    """The image and the network, in the forms tools take them."""
 
     pixels: Any  # (h, w, 3) uint8
     classifier: TorchClassifier

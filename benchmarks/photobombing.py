@@ -1,4 +1,4 @@
-"""The photobombing pictures in their published layout: which are used, and the true pixels of each occluder."""
+"""The photobombing images in their published layout: which are used, and the true pixels of each occluder."""
 
 import re
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ LINE = re.compile(r"(\S+) (\d+)\(\d+\) (\d+)\(\d+\) (\d+)\(\d+\) (\d+)\(\d+\) (\
 
 @dataclass(frozen=True)
 class Photobomb:
-    """One picture, its true label, the pixels of its occluder, bool, and those of its object, where they are known."""
+    """One image, its true label, the pixels of its occluder, bool, and those of its object, where they are known."""
 
     name: str
     pixels: NDArray[np.uint8]
@@ -46,7 +46,7 @@ def occluder_pixels(r0: int, c0: int, r1: int, c1: int, shape: str) -> NDArray[n
 
 
 def read_photobombs(folder: Path) -> list[Photobomb]:
-    """All pictures of the folder with an occluder of at least 50 pixels, in the order of the list."""
+    """All images of the folder with an occluder of at least 50 pixels, in the order of the list."""
     found = []
     for line in (folder / "photobombing_groundtruth.txt").read_text().splitlines():
         match = LINE.match(line)
@@ -63,7 +63,7 @@ def read_photobombs(folder: Path) -> list[Photobomb]:
 
 
 def choose(eligible: list[Photobomb], *, reported: bool, count: int = 100) -> list[Photobomb]:
-    """The 100 pictures results are reported on, evenly spaced, or as many of the others, for tuning: disjoint."""
+    """The 100 images results are reported on, evenly spaced, or as many of the others, for tuning: disjoint."""
     chosen = np.linspace(0, len(eligible) - 1, 100).round().astype(int)
     if not reported:
         others = np.setdiff1d(np.arange(len(eligible)), chosen)

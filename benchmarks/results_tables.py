@@ -122,7 +122,7 @@ def write_document() -> str:
 
 def _section(path: Path, about: dict[str, Any], rows: list[dict[str, Any]], findings: Findings, title: str | None) -> str:
     failed = len(rows) - len(answered(rows))
-    said = [f"n = {about['pictures']:,} pictures"]
+    said = [f"n = {about['pictures']:,} images"]
     said += [f"{count:,} left out: {reason}" for reason, count in about["left_out"].items()]
     if failed:
         said.append(f"{failed:,} of {len(rows):,} explanations failed (counted out of the means)")
@@ -135,7 +135,7 @@ def _section(path: Path, about: dict[str, Any], rows: list[dict[str, Any]], find
         lines += ["Did not run: " + "; ".join(f"`{m}`: {why}" for m, why in about["methods_left_out"].items()) + ".", ""]
     if about["failures"]:
         counts = [f"`{m}` {sum(whys.values())} ({'; '.join(whys)})" for m, whys in about["failures"].items()]
-        lines += ["Pictures without an explanation: " + ", ".join(counts) + ".", ""]
+        lines += ["Images without an explanation: " + ", ".join(counts) + ".", ""]
     return "\n".join([*lines, f"Rows: [{path.name}](../benchmarks/results/{path.name})."]) + "\n"
 
 

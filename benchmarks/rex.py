@@ -1,9 +1,9 @@
-"""ReX on the pictures of benchmarks/search.py, run by a Python that has it: pip install rex-xai onnx, in its own place.
+"""ReX on the images of benchmarks/search.py, run by a Python that has it: pip install rex-xai onnx, in its own place.
 
     REX_PYTHON benchmarks/rex.py --data DIR --model mobilenet_v2.onnx --names search.csv --count 20 --out rex.csv
 
-Its default settings, on the CPU, with the model's logits; hidden pixels are 0 in the normalised picture, which is grey
-here. --names: a file written by search.py, from which the pictures are taken in its order. A row per picture: calls,
+Its default settings, on the CPU, with the model's logits; hidden pixels are 0 in the normalised image, which is grey
+here. --names: a file written by search.py, from which the images are taken in its order. A row per image: calls,
 the share of the view in the explanation, how much of it lies on the occluder.
 """
 

@@ -1,4 +1,4 @@
-"""Runs under stress, measured: killed at random moments, one worker and two, memory over many pictures.
+"""Runs under stress, measured: killed at random moments, one worker and two, memory over many images.
 
     python benchmarks/scale.py kills  --scenes 2000 --kills 30 --workers 2
     python benchmarks/scale.py speed  --scenes 200 --ray
@@ -39,7 +39,7 @@ def command(pictures: Path, run: Path, *more: str) -> list[str]:
 
 
 def write_pictures(folder: Path, count: int) -> Path:
-    """The pictures of `count` scenes, without their masks, and a COCO file with the objects' boxes."""
+    """The images of `count` scenes, without their masks, and a COCO file with the objects' boxes."""
     from PIL import Image
 
     folder.mkdir()
@@ -67,7 +67,7 @@ def rows_of(run: Path) -> list[tuple[object, ...]]:
 
 
 def arrays_differ(one: Path, other: Path, number: int) -> bool:
-    """Whether two runs' arrays of a picture differ in anything at all."""
+    """Whether two runs' arrays of an image differ in anything at all."""
     with np.load(folder_of(one, number) / "arrays.npz") as a, np.load(folder_of(other, number) / "arrays.npz") as b:
         return a.files != b.files or any(not np.array_equal(a[name], b[name]) for name in a.files)
 
@@ -129,7 +129,7 @@ def kills(place: Path, options: argparse.Namespace) -> dict[str, object]:
 
 
 def speed(place: Path, options: argparse.Namespace) -> dict[str, object]:
-    """The same pictures with one worker and with two, one thread each, timed from the first result to the last."""
+    """The same images with one worker and with two, one thread each, timed from the first result to the last."""
     pictures = write_pictures(place / "pictures", options.scenes)
     budget = ["--max-calls", str(options.max_calls)] if options.max_calls else []
     found: dict[str, object] = {"scenes": options.scenes}
@@ -159,7 +159,7 @@ def cpu_seconds() -> float:
 
 
 def rate_of(run: Path) -> float:
-    """Pictures per second between the first result and the last; the index knows seconds, so let it be many of them."""
+    """Images per second between the first result and the last; the index knows seconds, so let it be many of them."""
     query = "SELECT count(*), (julianday(max(finished)) - julianday(min(finished))) * 86400 FROM images"
     with sqlite3.connect(run / "index.sqlite") as index:
         count, seconds = index.execute(query).fetchone()
@@ -183,7 +183,7 @@ def resident(pid: int) -> int:
 
 
 def memory(place: Path, options: argparse.Namespace) -> dict[str, object]:
-    """Memory of driver and workers while many pictures go by, then of the report."""
+    """Memory of driver and workers while many images go by, then of the report."""
     pictures = write_pictures(place / "pictures", options.scenes)
     run = place / "run"
     more = ["--max-calls", str(options.max_calls or 20), "--workers", str(options.workers)]
@@ -233,7 +233,7 @@ def driver(place: Path, options: argparse.Namespace) -> dict[str, object]:
     result = next(iter(Single(Job(model="bundled", loading={"threads": 1}), store.agree).answers(store.tasks("waiting"))))
     alone = time.monotonic() - begun
     if not isinstance(result, Done):
-        raise SystemExit(f"the picture failed: {result}")
+        raise SystemExit(f"the image failed: {result}")
     begun = time.monotonic()
     for number in range(options.scenes):
         store.save(replace(result, id=number))

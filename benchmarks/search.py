@@ -1,4 +1,4 @@
-"""The search against its rivals: the same pictures, the same extraction and minimising, calls counted in all.
+"""The search against its rivals: the same images, the same extraction and minimising, calls counted in all.
 
     python benchmarks/search.py table   --data DIR --model MODEL --preprocess tf --methods causal,dc-causal,rise,sbfl
     python benchmarks/search.py anytime --data DIR --model MODEL --preprocess tf
@@ -6,9 +6,9 @@
     python benchmarks/search.py table   --scenes 200 --model bundled
     python benchmarks/search.py print   benchmarks/results/search-*.csv
 
-`table` writes one row per picture, method, fill and share of the confidence; `anytime` the smallest verified set after
+`table` writes one row per image, method, fill and share of the confidence; `anytime` the smallest verified set after
 80, 150, ... calls; `maps` the areas under the insertion and deletion curves. Rows go to --out as they come; `print` makes
-the tables again from the files. Pictures that are tuned on and pictures that are reported are disjoint (--set).
+the tables again from the files. Images that are tuned on and images that are reported are disjoint (--set).
 """
 
 import argparse
@@ -76,7 +76,7 @@ def resized(truth: Any, grid: tuple[int, ...]) -> Any:
 
 
 class Run:
-    """One request after the other on all pictures, side by side. kept: explanations to look at, by request and picture."""
+    """One request after the other on all images, side by side. kept: explanations to look at, by request and image."""
 
     def __init__(self, photos: list[Photobomb], model: Classifier, width: int) -> None:
         self.kept: dict[str, Any] = {}
@@ -229,9 +229,9 @@ def main() -> None:
     parser.add_argument("--first", type=int, help="only the first so many of these")
     parser.add_argument("--grain", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--width", type=int, default=1, help="pictures side by side; 100 on a GPU")
+    parser.add_argument("--width", type=int, default=1, help="images side by side; 100 on a GPU")
     parser.add_argument("--cap", type=float, default=1e9, help="begin nothing new after so many seconds")
-    parser.add_argument("--keep", type=Path, help="also keep the explanations of the first 30 pictures (.npz)")
+    parser.add_argument("--keep", type=Path, help="also keep the explanations of the first 30 images (.npz)")
     parser.add_argument("--out", type=Path, default=Path("search.csv"))
     options = parser.parse_args()
     if options.kind == "print":
@@ -248,9 +248,9 @@ def main() -> None:
     else:
         eligible = right_ones(read_photobombs(options.data), model)
         photos = choose(eligible, reported=options.set == "report", count=options.count)
-        print(f"{len(eligible)} eligible pictures", flush=True)
+        print(f"{len(eligible)} eligible images", flush=True)
     photos = photos[: options.first]
-    print(f"{len(photos)} pictures", flush=True)
+    print(f"{len(photos)} images", flush=True)
     run, begun = Run(photos, model, options.width), time.time()
     is_new = not options.out.exists()
     with options.out.open("a", newline="") as file:

@@ -3,9 +3,9 @@
     python benchmarks/serve_load.py --clients 30 --seconds 120
 
 Starts a server with the bundled classifier on loopback and lets every client, in a thread of its own, do what a page
-does, over plain HTTP: upload a picture, read what the classifier says, have it explained, fetch the answer as a zip file,
-and again with another picture until the time is up. Each answer is compared, pixel by pixel, with the one that
-`becausal.explain` gives for that picture here. Prints the figures as JSON and ends with status 1 if anything is wrong.
+does, over plain HTTP: upload an image, read what the classifier says, have it explained, fetch the answer as a zip file,
+and again with another image until the time is up. Each answer is compared, pixel by pixel, with the one that
+`becausal.explain` gives for that image here. Prints the figures as JSON and ends with status 1 if anything is wrong.
 """
 
 import argparse
@@ -102,7 +102,7 @@ class Client:
         raise Trouble(f"{part}.{event} ended without an answer")
 
     def upload(self, name: str, data: bytes) -> list[dict]:
-        """Send a picture and choose it."""
+        """Send an image and choose it."""
         status, _, body = self.request("POST", f"/picture?name={quote(name)}", data)
         if status != 200:
             raise Trouble(f"upload: {status} {body[:200]!r}")
@@ -121,7 +121,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Case:
-    """A picture and the answer it must get."""
+    """An image and the answer it must get."""
 
     name: str
     data: bytes
@@ -146,14 +146,14 @@ def make_cases(count: int) -> list[Case]:
     while len(cases) < count:
         try:
             cases.append(make_case(seed, model))
-        except Exception as error:  # the empty picture may have the label already: no case
+        except Exception as error:  # the empty image may have the label already: no case
             print(f"seed {seed}: {error}", file=sys.stderr)
         seed += 1
     return cases
 
 
 def do_round(client: Client, case: Case) -> float:
-    """A picture from upload to download; the seconds until its explanation was there. Raises Trouble."""
+    """An image from upload to download; the seconds until its explanation was there. Raises Trouble."""
     client.upload(case.name, case.data)
     begun = time.perf_counter()
     said, link = client.explain(case.label)
@@ -168,7 +168,7 @@ def do_round(client: Client, case: Case) -> float:
     with zipfile.ZipFile(io.BytesIO(body)) as archive:
         inside = next(name for name in archive.namelist() if name.endswith("explanation.json"))
         if json.loads(archive.read(inside))["image"] != case.name:
-            raise Trouble(f"{case.name}: the zip file is of another picture")
+            raise Trouble(f"{case.name}: the zip file is of another image")
     return seconds
 
 

@@ -1,4 +1,4 @@
-"""Draw the pictures of README.md and docs/how-it-works.md: one scene, its explanation, and how the search got there.
+"""Draw the images of README.md and docs/how-it-works.md: one scene, its explanation, and how the search got there.
 
     python docs/draw_search.py [FOLDER]
 
@@ -138,7 +138,7 @@ def drive(search: Search[T], engine: Engine, problem: Problem) -> tuple[list[Ste
 
 
 def draw_hero(scene: Scene, explanation: Explanation) -> Figure:
-    """The picture, the map, the explanation."""
+    """The image, the map, the explanation."""
     sheet = as_sheet(scene, explanation, explanation.visible)
     figure = new_figure(10.8, 4.0)
     axes = figure.subplots(1, 3)
@@ -212,7 +212,7 @@ def choose(watched: Watched) -> dict[str, Step]:
 
 
 def paint_borders(scene: Scene, patch: np.ndarray) -> Painted:
-    """The picture with a line where patches meet."""
+    """The image with a line where patches meet."""
     border = np.zeros(patch.shape, bool)
     border[1:] |= patch[1:] != patch[:-1]
     border[:, 1:] |= patch[:, 1:] != patch[:, :-1]

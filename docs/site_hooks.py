@@ -70,7 +70,7 @@ def copies() -> Iterator[Path]:
 
 
 def made_pages() -> Iterator[tuple[str, str | bytes]]:
-    """Names and contents of the pages that come from elsewhere, with the pictures of the notebooks."""
+    """Names and contents of the pages that come from elsewhere, with the images of the notebooks."""
     for name in PAGES:
         yield name, (ROOT / name).read_text(encoding="utf-8")
     for path in sorted((ROOT / "examples").glob("*.ipynb")):
@@ -81,7 +81,7 @@ def made_pages() -> Iterator[tuple[str, str | bytes]]:
 
 
 def notebook_page(notebook: dict[str, Any], stem: str) -> tuple[str, dict[str, bytes]]:
-    """A notebook as Markdown, and its pictures by name."""
+    """A notebook as Markdown, and its images by name."""
     parts: list[str] = []
     pictures: dict[str, bytes] = {}
     for number, cell in enumerate(notebook["cells"]):

@@ -4,8 +4,8 @@
 
 For a service with a protocol of its own; one that speaks the Open Inference Protocol needs no code: `--model oip:URL`.
 
-`ask_service` stands for a request to somebody's server. It gets a batch of pictures and returns names; replace its body by
-yours. `max_calls` limits the calls: when it is spent, the best explanation so far comes back, marked so. Four pictures more
+`ask_service` stands for a request to somebody's server. It gets a batch of images and returns names; replace its body by
+yours. `max_calls` limits the calls: when it is spent, the best explanation so far comes back, marked so. Four images more
 are sent at the very start, to find out what kind of answer the function gives.
 """
 
@@ -35,7 +35,7 @@ def main() -> None:
     inside = np.count_nonzero(explanation.visible & scene.visible) / explanation.pixels
     covered = np.count_nonzero(explanation.visible & scene.occluder) / explanation.pixels
     print(f"{explanation.label}, {explanation.calls} calls, stopped by {explanation.stopped_by}")
-    print(f"{sent['pictures']} pictures in {sent['requests']} requests")
+    print(f"{sent['pictures']} images in {sent['requests']} requests")
     print(f"enough for it: {explanation.size:.1%} of the view, minimal at {explanation.checks.minimal_grain} px")
     print(f"{inside:.0%} of it on the house, {covered:.0%} on the bar")
     assert explanation.label == scene.label

@@ -3,7 +3,7 @@
     python examples/signals.py
 
 The detector looks for one heartbeat-like spike by correlation with a template. We put one spike at a known place into
-noise, so we know what the explanation has to find. The core of becausal has no idea of pictures: a grid may have any number
+noise, so we know what the explanation has to find. The core of becausal has no idea of images: a grid may have any number
 of axes.
 """
 

@@ -3,7 +3,7 @@
     pip install 'becausal[torch]'
     python examples/torch_module.py
 
-The network is the bundled one in its torch form, the picture a generated scene, so that the truth is known: where the
+The network is the bundled one in its torch form, the image a generated scene, so that the truth is known: where the
 object can be seen, and where something stands in front of it.
 """
 

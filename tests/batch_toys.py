@@ -1,4 +1,4 @@
-"""Small pictures and models for the tests of runs: quick to explain, and able to go wrong in every way."""
+"""Small images and models for the tests of runs: quick to explain, and able to go wrong in every way."""
 
 import json
 from pathlib import Path
@@ -57,7 +57,7 @@ def slow(batch):
 
 
 def draw(seed: int, mark: int | None = None) -> np.ndarray:
-    """A dark picture of 24 px with a bright square in the middle, which is what the toy model sees."""
+    """A dark image of 24 px with a bright square in the middle, which is what the toy model sees."""
     pixels = np.random.default_rng(seed).integers(0, 60, (24, 24, 3)).astype(np.uint8)
     pixels[7:17, 7:17] = 235 + seed % 20
     if mark is not None:
@@ -73,7 +73,7 @@ def write_pictures(folder: Path, count: int, marks: dict[int, int] | None = None
 
 
 def write_coco(folder: Path, count: int) -> Path:
-    """A COCO file for such pictures: the box lies on the square, but beside it for every third picture."""
+    """A COCO file for such images: the box lies on the square, but beside it for every third image."""
     images = [{"id": k + 10, "file_name": f"p{k:02d}.png", "width": 24, "height": 24} for k in range(count)]
     marks = [
         {"id": k, "image_id": k + 10, "category_id": 2, "bbox": [0, 0, 5, 5] if k % 3 == 2 else [7, 7, 10, 10]}

@@ -14,7 +14,7 @@ faults: null, {"status": 503, "headers": {...}, "error": "..."}, {"sleep": S}, {
 {"nan": true}, {"infinite": true}, {"null": true}, {"shape": [...]}, {"flat": N}, {"twice": true}, {"huge": BYTES},
 {"version": "2"}, {"pieces": BYTES, "pause": S}, {"exit": true}. Settings: token, largest (batch), binary (bool),
 extensions, config, versions, delay, keep_alive (bool), mix (towards equal scores). GET /control tells what was asked: a
-hash per picture, in order, the connections, the headers of the last request, how many requests are under way.
+hash per image, in order, the connections, the headers of the last request, how many requests are under way.
 
 It shares no code with the package, so that both sides must read the protocol the same way.
 """
@@ -53,7 +53,7 @@ class Scenes:
 
 
 def corner(batch):
-    """Scores (n, 2) of pictures (n, 16, 16, 3): how bright the 8 x 8 pixels in the upper left are."""
+    """Scores (n, 2) of images (n, 16, 16, 3): how bright the 8 x 8 pixels in the upper left are."""
     share = batch[:, :8, :8].astype(np.float64).mean(axis=(1, 2, 3)) / 255
     return np.stack([1 - share, share], axis=1).astype(np.float32)
 

@@ -68,7 +68,7 @@ def modules(*floors):
 
 BASE = {"contracts", "errors"}
 PURE = BASE | {"targets", "regions", "patches", "fills", "searches", "arrays", "frames", "images"}
-#: What knows questions and regions, but no engine, no classifier, no files and no pictures.
+#: What knows questions and regions, but no engine, no classifier, no files and no images.
 ASKING = {"causal", "extract", "minimise", "verify", "pipeline", "explainers"}
 QUESTIONS = BASE | {"targets", "regions", "patches", "searches"} | ASKING
 

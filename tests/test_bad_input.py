@@ -1,6 +1,6 @@
 """Bad input, through the command line: one line on stderr, exit status 2, no traceback, nothing half-written.
 
-And odd but good input: pictures of every kind that can be read are read right.
+And odd but good input: images of every kind that can be read are read right.
 """
 
 import os
@@ -103,12 +103,12 @@ def image(name: str, data: bytes = b"") -> Prepare:
 
 
 def words(*options: str) -> Prepare:
-    """Explain the good picture with these options over the good ones."""
+    """Explain the good image with these options over the good ones."""
     return lambda: ["photo.png", *BASE, *options]
 
 
 def model(spec: str, data: bytes = b"") -> Prepare:
-    """Explain the good picture with another model, whose file holds these bytes."""
+    """Explain the good image with another model, whose file holds these bytes."""
 
     def prepare() -> list[str]:
         if data:
@@ -217,7 +217,7 @@ BAD: dict[str, tuple[Prepare, str]] = {
     "no such function": (model("python:net.py:forecast"), "forecast"),
     "wrong input rank": (wrong_rank, "axes"),
     "an output that is no score vector": (no_score_vector, "shape"),
-    "a picture for scores": (model("python:net.py:draws_a_picture"), "shape"),
+    "an image for scores": (model("python:net.py:draws_a_picture"), "shape"),
     "one number for scores": (model("python:net.py:says_one_number"), "one row"),
     "too few rows": (model("python:net.py:says_too_few"), ""),
     "nothing for scores": (model("python:net.py:says_nothing"), ""),
@@ -233,7 +233,7 @@ BAD: dict[str, tuple[Prepare, str]] = {
     "a target out of range": (words("--target", "7"), "7"),
     "against itself": (words("--against", "bright"), "same"),
     "an unknown fill": (words("--fill", "plaid"), "plaid"),
-    "a fill picture that is missing": (words("--fill", "image:missing.png"), "missing.png"),
+    "a fill image that is missing": (words("--fill", "image:missing.png"), "missing.png"),
     "an unknown method": (words("--method", "magic"), "magic"),
     "an unknown option of the method": (words("--option", "speed=9"), "speed"),
     "an option without a value": (words("--option", "speed"), "key=value"),

@@ -1,4 +1,4 @@
-"""Runs over many pictures: complete, the same as one by one, and impossible to lose."""
+"""Runs over many images: complete, the same as one by one, and impossible to lose."""
 
 import json
 import os
@@ -45,7 +45,7 @@ SAME = (
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A working directory with the toy models and eight pictures."""
+    """A working directory with the toy models and eight images."""
     monkeypatch.chdir(tmp_path)
     Path("net.py").write_text(MODEL)
     write_pictures(Path("shots"), 8)
@@ -133,8 +133,8 @@ def test_a_coco_file_brings_boxes(here):
         ("x.json", "[1, 2]", "no COCO file"),
         ("x.json", '{"images": [{"id": 1}]}', "no COCO file"),
         ("x.json", "{", "no COCO file"),
-        ("x.json", '{"images": []}', "no pictures"),
-        ("x.txt", "", "no pictures"),
+        ("x.json", '{"images": []}', "no images"),
+        ("x.txt", "", "no images"),
         ("x.txt", b"\xff\xfe\xfa", "cannot be read"),
     ],
 )
@@ -159,7 +159,7 @@ def test_what_is_not_there_is_refused(here, source, capsys):
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.integers(20, 90), st.integers(20, 90))
 def test_the_share_on_the_object_is_that_on_the_original(seed, high, wide):
-    """Against the original picture, pixel by pixel, where each pixel of the view has its own block there."""
+    """Against the original image, pixel by pixel, where each pixel of the view has its own block there."""
     rng = np.random.default_rng(seed)
     scale = int(rng.integers(1, 4))
     resized = (high, wide)
@@ -234,9 +234,9 @@ def test_worker_processes_give_the_same_and_one_file_may_come_twice(here):
 
 @pytest.fixture
 def troubled(here):
-    """Pictures among which some are unreadable, and some break the model."""
+    """Images among which some are unreadable, and some break the model."""
     write_pictures(Path("shots"), 8, {2: 201, 5: 202})
-    Path("shots/p03.png").write_bytes(b"not a picture")
+    Path("shots/p03.png").write_bytes(b"not an image")
     Path("shots/p06.png").write_bytes(b"")
     Path("shots/p07.png").write_bytes(Path("shots/p00.png").read_bytes()[:80])
     return here
@@ -253,7 +253,7 @@ def test_a_bad_picture_is_a_failed_row_and_not_a_dead_run(troubled, capsys):
     reasons = {row["id"]: row["error"] for row in rows if row["state"] == "failed"}
     assert "this one I do not like" in reasons[2]
     assert "this one I do not like" in reasons[5]
-    assert reasons[3].startswith("p03.png is no picture")
+    assert reasons[3].startswith("p03.png is no image")
     assert reasons[6] == "p06.png is empty: 0 bytes"
     assert reasons[7].startswith("p07.png cannot be decoded")
     assert all("\n" not in reason and str(troubled) not in reason for reason in reasons.values())
@@ -317,7 +317,7 @@ def test_a_model_that_breaks_on_everything_ends_the_run(here, capsys):
     write_pictures(Path("shots"), STREAK + 20)
     assert main(["batch", "shots", "--model", "python:net.py:always_raises", "--out", "run"]) == 2
     said = capsys.readouterr().err
-    assert f"the model broke on {STREAK} pictures in a row" in said
+    assert f"the model broke on {STREAK} images in a row" in said
     assert "the accelerator has gone" in said
     assert len(said.splitlines()) == 1
     assert sum(row["state"] == "waiting" for row in rows_of(here / "run")) >= 10
@@ -354,7 +354,7 @@ def test_another_option_is_refused_with_what_differs(here, capsys):
     for more, said in (
         (["--seed", "4", "--max-calls", "90"], "max_calls was not given, now 90; seed was 0, now 4"),
         (["--fill", "black"], 'fills was ["grey"], now ["black"]'),
-        (["--pictures"], "pictures was false, now true"),
+        (["--pictures"], "images was false, now true"),
         (["--option", "coarse=2"], None),
     ):
         assert batch("shots", "--out", "run", *more) == 2
@@ -558,7 +558,7 @@ def test_an_interrupt_finishes_what_is_under_way(here, number, more):
     os.killpg(process.pid, number)
     said = process.communicate()[1]
     assert process.returncode == 130
-    assert "finishing the pictures under way" in said
+    assert "finishing the images under way" in said
     assert len(said.splitlines()) == 1
     rows = rows_of(here / "run")
     assert 1 <= sum(row["state"] == "done" for row in rows) < 14
@@ -570,7 +570,7 @@ def test_an_interrupt_finishes_what_is_under_way(here, number, more):
 
 @pytest.mark.parametrize("kind", ["single", "processes"])
 def test_pools_take_no_more_than_they_need(here, kind):
-    """Memory stays flat because tasks are taken as answers come, whatever the number of pictures."""
+    """Memory stays flat because tasks are taken as answers come, whatever the number of images."""
     write_pictures(Path("shots"), 40)
     taken = answered = most = 0
 
@@ -600,7 +600,7 @@ def test_every_worker_must_have_the_same_model(here):
 
 def test_lost_pictures_are_tried_alone_before_they_are_blamed(here):
     class Flaky:
-        """Loses all pictures in company, and one of them alone, too."""
+        """Loses all images in company, and one of them alone, too."""
 
         def __init__(self):
             self.asked = []
@@ -611,7 +611,7 @@ def test_lost_pictures_are_tried_alone_before_they_are_blamed(here):
                 if not alone:
                     yield Lost(task.id, "gone")
                 elif task.id == 2:
-                    yield Failed(task.id, "gone, with this picture alone")
+                    yield Failed(task.id, "gone, with this image alone")
                 else:
                     yield from Single(toy_job(), agree).answers([task])
 

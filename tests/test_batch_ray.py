@@ -110,7 +110,7 @@ assert found and found <= LOOPBACK, found
 assert os.environ.get("RAY_AUTH_MODE", "token") == "token", os.environ.get("RAY_AUTH_MODE")
 kinds = {k: type(r).__name__ for k, r in sorted(results.items())}
 assert kinds == {k: "Failed" if k == 3 else "Done" for k in range(6)}, kinds
-assert "with this picture alone" in results[3].reason, results[3].reason
+assert "with this image alone" in results[3].reason, results[3].reason
 pool.close()
 print("all well")
 """

@@ -27,7 +27,7 @@ NASTY = 'a<script>alert("1")</script>&.png'
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Two runs on twelve pictures: boxes, a bad picture, and a name that wants to be a script."""
+    """Two runs on twelve images: boxes, a bad image, and a name that wants to be a script."""
     folder = tmp_path_factory.mktemp("runs")
     (folder / "net.py").write_text(MODEL)
     (folder / "other.py").write_text(MODEL.replace("[:, 8:16, 8:16]", "[:, 8:16, 10:16]"))
@@ -66,7 +66,7 @@ def test_the_page_has_every_picture_in_its_table(page, place):
     data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
     assert data["columns"] == ["id", "image", "label", "confidence", "size", "pieces", "calls", "inside", "error"]
     assert [row[0] for row in data["rows"]] == list(range(12))
-    assert data["rows"][5][-1].startswith("p05.png is no picture")
+    assert data["rows"][5][-1].startswith("p05.png is no image")
     assert data["rows"][0][7] == pytest.approx(1.0)
     assert data["rows"][2][7] == 0.0
 
@@ -77,7 +77,7 @@ def test_the_page_finds_explanations_outside_of_their_object(page, place):
         rows = {row["id"]: row for row in run.rows()}
     assert {row["id"] for row in overview.outside} == {2, 8, 11}
     assert (overview.judged, overview.outside_count) == (10, 3)
-    assert "the boxes are for a picture of 24 x 24" in rows[7]["note"]
+    assert "the boxes are for an image of 24 x 24" in rows[7]["note"]
     assert "3 of 10 explanations" in page
     assert (f"{overview.cut_short:,} searches were cut short" in page) == (overview.cut_short > 0)
     assert "lie outside of the object" in page
@@ -89,7 +89,7 @@ def test_the_page_of_a_run_without_truth_speaks_of_none(place, tmp_path, monkeyp
     assert main(["batch", "shots/p00.png", "--model", "python:net.py:predict", "--out", str(tmp_path / "run")]) == 0
     assert main(["report", str(tmp_path / "run")]) == 0
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "<em>1</em> picture explained" in page
+    assert "<em>1</em> image explained" in page
     assert "on the object" not in page.split("<script>")[0].split("</style>")[1]
 
 
@@ -196,7 +196,7 @@ def test_diff_says_what_changed(place, tmp_path, capsys):
             assert here == there
             assert each["overlap"] == pytest.approx((a & b).sum() / (a | b).sum())
     page = (tmp_path / "d.html").read_text()
-    assert "<em>0</em> of 11 pictures have another label" in page
+    assert "<em>0</em> of 11 images have another label" in page
     assert "<script" not in page
     assert main(["diff", str(place / "one"), str(place / "one")]) == 0
     assert "100 % in the median" in capsys.readouterr().out
@@ -217,7 +217,7 @@ def test_runs_without_a_common_picture_are_refused(place, tmp_path, monkeypatch,
     words = ["batch", str(tmp_path / "new.png"), "--model", "python:net.py:predict", "--out", str(tmp_path / "run")]
     assert main(words) == 0
     assert main(["diff", "one", str(tmp_path / "run")]) == 2
-    assert "no picture in common" in capsys.readouterr().err
+    assert "no image in common" in capsys.readouterr().err
 
 
 def test_histograms_and_samples():

@@ -26,14 +26,14 @@ QUICK = "causal,rise:masks=60,random"
 
 
 def bright(batch: np.ndarray) -> np.ndarray:
-    """A classifier of 16 x 16 pictures: is the middle bright?"""
+    """A classifier of 16 x 16 images: is the middle bright?"""
     share = (batch[:, 6:10, 6:10].mean(axis=(1, 2, 3)) / 255) ** 2
     return np.stack([1 - share, share], axis=1)
 
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    """Six pictures with a bright middle in a folder."""
+    """Six images with a bright middle in a folder."""
     folder = tmp_path_factory.mktemp("photos")
     for number in range(6):
         rng = np.random.default_rng(number)
@@ -258,14 +258,14 @@ def test_a_method_the_model_cannot_run_is_left_out_with_the_reason(bombed, tmp_p
 
 def test_a_picture_without_an_answer_has_a_row_that_says_why(bombed, tmp_path):
     done = run("photobombing", bright, data=bombed, methods="random", fill="white", out=tmp_path / "run")
-    assert done.failures == {"random": {"the empty picture has the label already": 5}}
+    assert done.failures == {"random": {"the empty image has the label already": 5}}
     assert all(row["error"].startswith("FillError") for row in rows_of(tmp_path / "run"))
 
 
 def test_a_broken_picture_is_left_out_and_counted(bombed, tmp_path):
     folder = tmp_path / "data"
     shutil.copytree(bombed, folder)
-    (folder / "photobombing_imgs" / "4.png").write_bytes(b"no picture")
+    (folder / "photobombing_imgs" / "4.png").write_bytes(b"no image")
     done = run("photobombing", bright, data=folder, methods="random", out=tmp_path / "run")
     assert done.pool.left_out["cannot be read: ImageError"] == 1
 

@@ -1,4 +1,4 @@
-"""Sets of pictures: the published layouts read, sets made and read back, sets fetched from a server, and no server."""
+"""Sets of images: the published layouts read, sets made and read back, sets fetched from a server, and no server."""
 
 import json
 import threading
@@ -22,7 +22,7 @@ from becausal.models import as_classifier
 
 
 def greenest(batch: np.ndarray) -> np.ndarray:
-    """A classifier of any pictures: dark, or with some green in it."""
+    """A classifier of any images: dark, or with some green in it."""
     green = (batch[..., 1].astype(float) - batch[..., 0]).reshape(len(batch), -1).max(axis=1) / 255
     return np.stack([1 - green, green], axis=1)
 
@@ -34,14 +34,14 @@ def classifier():
 
 @pytest.fixture
 def photos(tmp_path):
-    """Eight dull pictures of different sizes, each with a green patch, and a file that is none."""
+    """Eight dull images of different sizes, each with a green patch, and a file that is none."""
     folder = tmp_path / "photos"
     folder.mkdir()
     for number in range(8):
         pixels = np.full((40 + number, 50, 3), 90, np.uint8)
         pixels[5:30, 5:30] = (20, 220, 30)
         Image.fromarray(pixels).save(folder / f"p{number}.png")
-    (folder / "broken.jpg").write_bytes(b"no picture")
+    (folder / "broken.jpg").write_bytes(b"no image")
     return folder
 
 
@@ -100,7 +100,7 @@ def test_a_list_that_cannot_be_read_says_so(file, text, said, tmp_path):
 
 
 def test_a_folder_without_pictures_says_so(tmp_path):
-    with pytest.raises(OptionError, match="no pictures"):
+    with pytest.raises(OptionError, match="no images"):
         read_set(tmp_path)
 
 
@@ -124,7 +124,7 @@ def test_a_shape_has_its_area_and_place(shape):
 def test_made_photobombs_are_read_back_pixel_by_pixel(photos, classifier, tmp_path):
     made = make_photobombs(photos, classifier, tmp_path / "set", Planting(seed=3, paint="#010203", area=(0.05, 0.1)))
     assert made.count == 8
-    assert dict(made.left_out) == {"the picture cannot be read": 1}
+    assert dict(made.left_out) == {"the image cannot be read": 1}
     samples = read_set(tmp_path / "set")
     assert len(samples) == 8
     sources = json.loads((tmp_path / "set" / "dataset.json").read_text())["sources"]
@@ -255,7 +255,7 @@ def test_the_command_line_makes_sets(photos, tmp_path, monkeypatch, capsys):
     Path("net.py").write_text(NET)
     base = ["data", "make", "photobombing", "--images", "photos", "--model", "python:net.py:predict"]
     assert main([*base, "--out", "set", "--area", "0.05", "--seed", "4"]) == 0
-    assert "8 pictures in set/" in capsys.readouterr().out
+    assert "8 images in set/" in capsys.readouterr().out
     assert len(read_set(Path("set"))) == 8
     for arguments, said in [
         ([*base, "--out", "x", "--area", "lots"], "an area is a share"),

@@ -185,12 +185,12 @@ def test_cells_in_words(cell, kind, said):
 
 def test_failures_are_counted_by_kind():
     rows = [
-        {"method": "one", "error": "FillError: the empty picture …"},
+        {"method": "one", "error": "FillError: the empty image …"},
         {"method": "one", "error": "FillError: another text"},
         {"method": "two", "error": None},
         {"method": "two", "error": "AnswerError: it broke"},
     ]
-    assert count_failures(rows) == {"one": {"the empty picture has the label already": 2}, "two": {"it broke": 1}}
+    assert count_failures(rows) == {"one": {"the empty image has the label already": 2}, "two": {"it broke": 1}}
 
 
 def test_the_command_gives_the_run_again():

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 )
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 needs_demo = pytest.mark.skipif(
-    not all((FOLDER / name).is_file() for name in DEMO), reason="the demo picture is not chosen yet"
+    not all((FOLDER / name).is_file() for name in DEMO), reason="the demo image is not chosen yet"
 )
 
 
@@ -49,7 +49,7 @@ def session() -> Any:
 
 
 def ask(pictures: np.ndarray[Any, Any], output: str = "probs") -> np.ndarray[Any, Any]:
-    """Return what the ONNX file says of pictures (n, 128, 128, 3): (n, 13)."""
+    """Return what the ONNX file says of images (n, 128, 128, 3): (n, 13)."""
     scaled = pictures.transpose(0, 3, 1, 2).astype(np.float32) / np.float32(127.5) - np.float32(1)
     answers: np.ndarray[Any, Any] = session().run([output], {"input": np.ascontiguousarray(scaled)})[0]
     return answers
@@ -137,7 +137,7 @@ def test_gradient_methods_run_on_the_torch_form(name: str) -> None:
     found = method.attribute(inputs, target=labels, **options).detach().numpy()
     assert found.shape == (4, 3, 128, 128)
     assert np.isfinite(found).all()
-    # Not flat, and denser on the object than elsewhere: the method reached the picture through every layer.
+    # Not flat, and denser on the object than elsewhere: the method reached the image through every layer.
     strength = np.abs(found).sum(axis=1)
     assert (strength.max(axis=(1, 2)) > 0).all()
     inside = np.mean([own[scene.visible].mean() for scene, own in zip(scenes, strength, strict=True)])

@@ -543,7 +543,7 @@ def softmax(logits):
 
 
 def trained_classifier(seed):
-    """The trained network on one noisy picture: its table for the label on top, and the margins."""
+    """The trained network on one noisy image: its table for the label on top, and the margins."""
     first, second, patterns = trained_network()
     rng = np.random.default_rng(seed)
     while True:

@@ -48,7 +48,7 @@ from becausal.scenes import make_scene
 
 ROOT = Path(__file__).parent.parent
 BUNDLED = ROOT / "src" / "becausal" / "scenes" / "bundled"
-PROBES = 6  # pictures that are asked at the start of every run
+PROBES = 6  # images that are asked at the start of every run
 
 
 class Server:
@@ -525,9 +525,7 @@ def test_a_batch_that_is_too_large_is_split(server, local):
     assert max(batches) <= 5
     assert len(server.seen()["pictures"]) == local.calls + PROBES
     server.set(largest=0)
-    with pytest.raises(
-        AnswerError, match=r"refused pictures of shape 1x16x16x3: 400 Bad Request: .*batch-size must be <= 0"
-    ):
+    with pytest.raises(AnswerError, match=r"refused images of shape 1x16x16x3: 400 Bad Request: .*batch-size must be <= 0"):
         load_model(server.spec())
 
 
@@ -581,7 +579,7 @@ LASTING = {
     "cut": ({"reset": "body"}, "the answer broke off"),
     "cut early": ({"reset": "before"}, "the connection was cut"),
     "wrong shape": ({"shape": [1, 3]}, "is said to have the shape [1, 3], and has not"),
-    "too many rows": ({"twice": True}, "pictures; expected ("),
+    "too many rows": ({"twice": True}, "images; expected ("),
     "too few numbers": ({"flat": 1}, "and has not"),
     "NaN": ({"nan": True}, "NaN or infinite"),
     "infinite": ({"infinite": True}, "NaN or infinite"),
@@ -665,7 +663,7 @@ def free_port():
         ("/v2/models/nameless", "--endpoint shape=N,3,224,224"),
         ("/v2/models/named", "are no numbers: scores are needed"),
         ("/v2/models/two", "2 inputs (x, y)"),
-        ("/v2/models/flat", "x FP32 [N,768] has 2 axes; pictures need 4"),
+        ("/v2/models/flat", "x FP32 [N,768] has 2 axes; images need 4"),
         ("/v2/models/text", "x BYTES [N,16,16,3] is of a type"),
         ("/nothing", "names no served model"),
     ],
@@ -738,7 +736,7 @@ def test_a_server_that_dies_and_comes_back(tmp_path, monkeypatch, capsys, local)
         kept = entry["calls"] + PROBES - asked
         assert kept >= 4
         assert entry["notes"][-1] == (
-            f"{asked * 0.01:.2f} spent so far at 0.01 a picture: {asked} pictures asked of the endpoint (6 to get to know "
+            f"{asked * 0.01:.2f} spent so far at 0.01 an image: {asked} images asked of the endpoint (6 to get to know "
             f"it), {kept} known from the cache"
         )
         assert same(Explanation.load("becausal-out/photo"), local)
@@ -962,7 +960,7 @@ def test_money_is_said(server, capsys, local):
     assert main([*words, "--endpoint", "price=0.02"]) == 0
     out = capsys.readouterr().out
     assert f"{local.calls} calls, worth {local.calls * 0.02:.2f} of a budget of 10.00, " in out
-    assert f"{(local.calls + PROBES) * 0.02:.2f} spent so far at 0.02 a picture" in out
+    assert f"{(local.calls + PROBES) * 0.02:.2f} spent so far at 0.02 an image" in out
     assert main(words) == 0
     assert "worth" not in capsys.readouterr().out
 
@@ -1052,5 +1050,5 @@ def test_mlserver(mlserver, tmp_path, monkeypatch):
     assert np.isclose(there.checks.confidence, here.checks.confidence, atol=1e-6)
     with pytest.raises(ModelError, match=r"there is no model at .*missing: 404 Not Found"):
         load_model(spec.replace("scenes", "missing"))
-    with pytest.raises(AnswerError, match="refused pictures of shape 1x3x64x64"):
+    with pytest.raises(AnswerError, match="refused images of shape 1x3x64x64"):
         load_model(spec, endpoint={"shape": "N,3,64,64"})

@@ -50,7 +50,7 @@ def softmax(z):
 
 
 def pixels(n=5, shape=(6, 8, 3)):
-    """Pictures of different means, so that classes differ."""
+    """Images of different means, so that classes differ."""
     rng = np.random.default_rng(1)
     return np.clip(rng.integers(0, 256, (n, 1, 1, shape[2])) + rng.integers(-9, 9, (n, *shape)), 0, 255).astype("u1")
 
@@ -203,7 +203,7 @@ def test_what_is_no_model_says_so(tmp_path):
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 5])
     graph = helper.make_graph([helper.make_node("Softmax", ["x"], ["y"])], "g", [entry], [output])
     onnx.save(helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 18)]), tmp_path / "flat.onnx")
-    with pytest.raises(ModelError, match="has 2 axes; pictures need 4"):
+    with pytest.raises(ModelError, match="has 2 axes; images need 4"):
         load_model(tmp_path / "flat.onnx")
 
 

@@ -1,4 +1,4 @@
-"""Any Python function, on pictures, signals and volumes, with scores or just labels."""
+"""Any Python function, on images, signals and volumes, with scores or just labels."""
 
 import sys
 
@@ -199,5 +199,5 @@ def test_what_goes_wrong_in_a_file_is_told_in_one_line(tmp_path, text, words):
 
 def test_rows_that_do_not_fit():
     classifier = as_classifier(lambda batch: np.ones((3, 2)))
-    with pytest.raises(AnswerError, match="for 4 pictures"):
+    with pytest.raises(AnswerError, match="for 4 images"):
         classifier.stage(picture(), picture())

@@ -51,7 +51,7 @@ QUICK = ["--method", "dc-causal", "--partitions", "3"]
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder to work in, with a picture, a model and nothing else."""
+    """A folder to work in, with an image, a model and nothing else."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.py").write_text(MODEL)
     draw(tmp_path / "photo.png")
@@ -59,7 +59,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def draw(path: Path, side: int = 32) -> Path:
-    """A black picture with the bright square."""
+    """A black image with the bright square."""
     pixels = np.zeros((side, side, 3), np.uint8)
     pixels[8:16, 8:16] = 255
     path.parent.mkdir(exist_ok=True)
@@ -282,7 +282,7 @@ def test_the_demo_measures_the_photobomber(place: Path, capsys: pytest.CaptureFi
     assert "becausal explain photo.jpg --model" in said
 
 
-@pytest.mark.skipif(not files("becausal.scenes").joinpath("bundled", PICTURE).is_file(), reason="no bundled picture")
+@pytest.mark.skipif(not files("becausal.scenes").joinpath("bundled", PICTURE).is_file(), reason="no bundled image")
 def test_the_demo(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("demo", "--out", "here", "--json") == 0
     (entry,) = json.loads(capsys.readouterr().out)

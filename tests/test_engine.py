@@ -632,7 +632,7 @@ def test_explain_returns_the_best_so_far_when_interrupted(at, method):
 
 @pytest.mark.parametrize("at", [0, 1])
 def test_an_interrupt_before_there_is_anything_is_an_interrupt(at):
-    # 0: the first look at the picture; 1: the opening of the search
+    # 0: the first look at the image; 1: the opening of the search
     with pytest.raises((KeyboardInterrupt, BecausalError)):
         becausal.explain(picture(), Model(needed=150.0, fails_at=(at,), error=KeyboardInterrupt), fill="black")
 

@@ -1,4 +1,4 @@
-"""From a picture to a certified explanation and back from disk, with the bundled classifier and with small functions."""
+"""From an image to a certified explanation and back from disk, with the bundled classifier and with small functions."""
 
 import json
 import math
@@ -385,7 +385,7 @@ def test_why_without_a_certificate_claims_nothing():
     assert why.without is None
 
 
-# The way back to the original picture
+# The way back to the original image
 
 
 @needs_bundled
@@ -421,7 +421,7 @@ PLACE = (slice(5, 9), slice(3, 7))
 
 
 def square():
-    """A dark picture with a bright square, (12, 16, 3)."""
+    """A dark image with a bright square, (12, 16, 3)."""
     picture = np.full((12, 16, 3), 20, np.uint8)
     picture[PLACE] = 240
     return picture

@@ -52,7 +52,7 @@ def make(name):
 
 
 def bright_part(batch):
-    """Scores of pictures, signals and volumes alike: how bright the second quarter of the first axis is."""
+    """Scores of images, signals and volumes alike: how bright the second quarter of the first axis is."""
     side = batch.shape[1]
     part = batch[:, side // 4 : side // 2].reshape(len(batch), -1).astype(float).mean(axis=1)
     chance = np.round(np.clip(part / 200, 0.01, 0.99), 6)

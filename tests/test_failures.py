@@ -250,7 +250,7 @@ class Pressed(Model):
 
 
 class Shy(Later):
-    """It breaks where few pixels of a marked picture are shown, with the mark among them."""
+    """It breaks where few pixels of a marked image are shown, with the mark among them."""
 
     def ask(self, staged, which, visible):
         for w, shown in zip(which, visible, strict=True):
@@ -290,7 +290,7 @@ def test_a_model_that_is_out_of_reach_ends_all_and_loses_nothing(kind, width):
     answers = explain_numbered(source(), model, request=request, width=width, workers=0)
     with pytest.raises(NetworkError, match=r"^broken$"):
         take_all(answers, found)
-    assert len(model.batches) <= 45 + 3  # those that were under way; no picture waits for it anew
+    assert len(model.batches) <= 45 + 3  # those that were under way; no image waits for it anew
     assert len(taken) < 30
     cut = [answer for answer in found.values() if isinstance(answer, Failure) or answer.stopped_by == "failure"]
     assert 1 <= len(cut) <= width
@@ -447,7 +447,7 @@ def test_the_words_and_the_page_say_that_the_model_failed(tmp_path):
 
 @pytest.fixture
 def serve(tmp_path, monkeypatch):
-    """Begins servers of the protocol, one after the other, in a working directory with three pictures for `toy`."""
+    """Begins servers of the protocol, one after the other, in a working directory with three images for `toy`."""
     monkeypatch.chdir(tmp_path)
     for number in range(3):
         pixels = photo()
@@ -468,7 +468,7 @@ OPTIONS = ["--fill", "black", "--grain", "4", "--batch-size", "2", "--endpoint",
 
 
 def count_batches(server, capsys):
-    """How many batches it takes to begin, and to explain the first picture."""
+    """How many batches it takes to begin, and to explain the first image."""
     assert main(["explain", "0.png", "--model", server.spec(), *OPTIONS, "--out", "whole"]) == 0
     capsys.readouterr()
     return len(server.seen()["batches"])
@@ -493,9 +493,9 @@ def test_an_endpoint_that_goes_away_leaves_what_was_found_and_one_line(serve, ca
 @pytest.mark.parametrize(
     ("later", "ends", "said"),
     [
-        (0, ["finished"], ["2 of 3 pictures not begun: "]),
-        (1, ["finished", None], ["1.png: ", "1 of 3 pictures not begun: "]),
-        (12, ["finished", "failure"], ["1.png: ", "1 of 3 pictures not begun: "]),
+        (0, ["finished"], ["2 of 3 images not begun: "]),
+        (1, ["finished", None], ["1.png: ", "1 of 3 images not begun: "]),
+        (12, ["finished", "failure"], ["1.png: ", "1 of 3 images not begun: "]),
     ],
 )
 def test_an_endpoint_that_goes_away_keeps_the_pictures_that_are_done(serve, capsys, later, ends, said):
@@ -560,7 +560,7 @@ def test_a_batch_takes_no_answer_that_a_failure_cut_short(tmp_path, monkeypatch)
 
 @pytest.fixture
 def bench(bombed, tmp_path):  # noqa: F811
-    """A bench of two pictures, and a model for it whose calls may be made to fail, the last but seven or all from there."""
+    """A bench of two images, and a model for it whose calls may be made to fail, the last but seven or all from there."""
     calls = []
 
     def fragile(batch):

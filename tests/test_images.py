@@ -1,4 +1,4 @@
-"""Pictures in, views out, and the way back."""
+"""Images in, views out, and the way back."""
 
 import io
 import json
@@ -158,7 +158,7 @@ def test_what_cannot_be_read_says_why(tmp_path):
         (tmp_path / "missing.png", "there is no file"),
         (tmp_path, "cannot be read"),
         (put("empty.png", b""), "is empty"),
-        (put("text.png", b"hello"), "no picture"),
+        (put("text.png", b"hello"), "no image"),
         (put("cut.jpg", buffer.getvalue()[:500]), "damaged or cut short"),
         (put("bomb.png", png_of(20_000, 20_000)), "million pixels"),
         (put("broken.npy", b"\x93NUMPYxx"), "npy"),
@@ -193,14 +193,14 @@ def test_an_archive_of_arrays_is_refused(tmp_path):
     [
         ((50,), "auto", (50, 1), True, "signal of 50 without"),
         ((9, 7), "auto", (9, 7, 1), True, "grid of 9x7 without"),
-        ((9, 7, 3), "auto", (9, 7, 3), False, "picture of 9x7 with 3 channels"),
-        ((9, 7, 1), "auto", (9, 7, 1), False, "picture of 9x7 with 1 channels"),
+        ((9, 7, 3), "auto", (9, 7, 3), False, "image of 9x7 with 3 channels"),
+        ((9, 7, 1), "auto", (9, 7, 1), False, "image of 9x7 with 1 channels"),
         ((9, 7, 5), "auto", (9, 7, 5, 1), True, "volume of 9x7x5 without"),
         ((3, 3, 3), "auto", (3, 3, 3, 1), True, "volume of 3x3x3 without"),
         ((4, 5, 6, 2), "auto", (4, 5, 6, 2), False, "volume of 4x5x6 with 2 channels"),
         ((9, 7, 3), "none", (9, 7, 3, 1), True, "volume of 9x7x3"),
         ((50, 2), "last", (50, 2), False, "signal of 50 with 2 channels"),
-        ((9, 7, 5), "last", (9, 7, 5), False, "picture of 9x7 with 5 channels"),
+        ((9, 7, 5), "last", (9, 7, 5), False, "image of 9x7 with 5 channels"),
     ],
 )
 def test_how_arrays_are_read(tmp_path, shape, channels, pixels, squeeze, words):

@@ -114,7 +114,7 @@ def test_pieces_are_those_of_a_naive_flood(grid, seed, share):
 
 def test_pieces_that_touch_by_a_corner_or_across_an_edge_are_two():
     assert count_components(np.eye(3, dtype=bool)) == 3
-    assert count_components(np.array([[0, 0, 1], [1, 0, 0]], bool)) == 2  # neighbours in memory, not in the picture
+    assert count_components(np.array([[0, 0, 1], [1, 0, 0]], bool)) == 2  # neighbours in memory, not in the image
     assert count_components(np.zeros((3, 3), bool)) == 0
     assert count_components(np.ones((3, 3), bool)[::-1, ::2]) == 1
 
@@ -213,7 +213,7 @@ def test_targets_that_make_no_sense_are_refused(options):
 
 VIEWS = {
     "picture": np.random.default_rng(0).integers(0, 256, (24, 30, 3)).astype(np.uint8),
-    "grey picture": np.random.default_rng(1).integers(0, 256, (20, 24, 1)).astype(np.uint8),
+    "grey image": np.random.default_rng(1).integers(0, 256, (20, 24, 1)).astype(np.uint8),
     "signal": np.random.default_rng(2).normal(3.0, 2.0, (50, 1)).astype(np.float32),
     "volume": np.random.default_rng(3).normal(size=(6, 7, 8, 2)),
     "counts": np.random.default_rng(4).integers(-500, 500, (9, 1)).astype(np.int16),
@@ -314,7 +314,7 @@ def test_a_colour_must_fit_the_channels():
     with pytest.raises(FillError, match="1 channels"):
         make("1,2,3", VIEWS["signal"])
     with pytest.raises(FillError, match="1 channels"):
-        make("#010203", VIEWS["grey picture"])
+        make("#010203", VIEWS["grey image"])
 
 
 def test_another_picture_as_the_fill():
@@ -334,14 +334,14 @@ def test_another_picture_as_the_fill():
 
 
 def test_inpaint_is_for_pictures_and_says_what_it_needs():
-    with pytest.raises(FillError, match="pictures only"):
+    with pytest.raises(FillError, match="images only"):
         make("inpaint", VIEWS["signal"])
     if find_spec("cv2") is None:
         with pytest.raises(MissingExtraError, match=r"becausal\[inpaint\]"):
             make("inpaint", VIEWS["picture"])
 
 
-@pytest.mark.parametrize("name", ["picture", "grey picture"])
+@pytest.mark.parametrize("name", ["picture", "grey image"])
 def test_inpaint_gives_each_pixel_what_its_surroundings_suggest(name):
     pytest.importorskip("cv2", reason="opencv is not installed")
     view = VIEWS[name]

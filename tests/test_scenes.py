@@ -35,7 +35,7 @@ SEEDS = st.integers(0, 2**32)
 OBJECTS = tuple(label for label in LABELS if label != NOTHING)
 COVERING = tuple(kind for kind in OCCLUDERS if kind != "none")
 
-#: Pictures and masks of the first 20 seeds at 128 px. The bundled classifier was trained on these very drawings:
+#: Images and masks of the first 20 seeds at 128 px. The bundled classifier was trained on these very drawings:
 #: a change of this value means that it must be trained again.
 PINNED = "1bc1e8966e9f77bff26c07cc21c697a642384386fa9d5a8d6ecdef48625b2428"
 
@@ -43,7 +43,7 @@ few = settings(max_examples=25, deadline=None, derandomize=True)
 
 
 def hash_scenes(count: int = 20) -> str:
-    """A sha256 over the pictures, masks and labels of the first seeds."""
+    """A sha256 over the images, masks and labels of the first seeds."""
     found = hashlib.sha256()
     for seed in range(count):
         scene = make_scene(seed)

@@ -1,4 +1,4 @@
-"""What makes it fast changes no answer: guesses asked ahead, batches under way, pictures side by side, processes."""
+"""What makes it fast changes no answer: guesses asked ahead, batches under way, images side by side, processes."""
 
 import gc
 import signal
@@ -236,7 +236,7 @@ def test_the_bundled_classifier_gives_the_same_beside_us_side_by_side_and_guessi
         assert all(e[4] == (ahead > 0) for e in found.values())
 
 
-# Many pictures
+# Many images
 
 
 def test_pictures_are_taken_as_they_are_needed():

@@ -1,4 +1,4 @@
-"""The first look round: patches that follow the picture, what they are worth, and the lattice cut to them."""
+"""The first look round: patches that follow the image, what they are worth, and the lattice cut to them."""
 
 import numpy as np
 import pytest

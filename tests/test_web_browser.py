@@ -62,7 +62,7 @@ def visit(browser, port):
         context.close()
     assert asked
     assert {urlsplit(url).netloc for url in asked if not url.startswith(("data:", "blob:"))} == {f"127.0.0.1:{port}"}
-    assert [text for text in wrong if "400 (Bad Request)" not in text] == []  # that one says a picture was refused
+    assert [text for text in wrong if "400 (Bad Request)" not in text] == []  # that one says an image was refused
 
 
 @pytest.fixture(scope="module")
@@ -198,14 +198,14 @@ def test_a_picture_can_be_dropped_and_pasted(visit):
 def test_bad_uploads_are_said_and_the_picture_stays(visit, bus, tmp_path):
     page = visit()
     choose(page, bus)
-    (tmp_path / "note.png").write_text("this is no picture")
+    (tmp_path / "note.png").write_text("this is no image")
     page.set_input_files("#bc-picture input[type=file]", tmp_path / "note.png")
-    page.wait_for_selector("#bc-picture .bc-error:has-text('note.png is no picture')")
+    page.wait_for_selector("#bc-picture .bc-error:has-text('note.png is no image')")
     (tmp_path / "large.png").write_bytes(bytes(1_100_000))
     page.set_input_files("#bc-picture input[type=file]", tmp_path / "large.png")
     page.wait_for_selector("#bc-picture .bc-error:has-text('at most 1 MB')")
     assert page.inner_text("#bc-picture .bc-name") == "my bus.png"
-    explain(page)  # it is still the picture that is explained
+    explain(page)  # it is still the image that is explained
     assert "my bus.png" in page.get_attribute("#bc-stage section", "data-result")
 
 
@@ -261,15 +261,15 @@ def test_explain_pressed_before_the_page_has_its_first_picture(browser, port):
 def test_a_press_for_a_picture_that_is_refused_explains_no_other(visit, bus, tmp_path):
     page = visit()
     choose(page, bus)
-    (tmp_path / "note.png").write_text("this is no picture")
+    (tmp_path / "note.png").write_text("this is no image")
     let_go = hold(page, "**/picture?*")
     page.set_input_files("#bc-picture input[type=file]", tmp_path / "note.png")
     page.click("#bc-go")
     let_go()
-    page.wait_for_selector("#bc-picture .bc-error:has-text('note.png is no picture')")
+    page.wait_for_selector("#bc-picture .bc-error:has-text('note.png is no image')")
     page.wait_for_selector("#bc-go[aria-busy=false]:not([data-pressed])")
     assert page.locator("#bc-stage [data-state]").count() == 0
-    page.click("#bc-go")  # for the picture that is there
+    page.click("#bc-go")  # for the image that is there
     page.wait_for_selector(f"{DONE}[data-result*='my bus.png']")
 
 

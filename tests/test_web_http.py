@@ -110,7 +110,7 @@ def test_an_answer_is_not_given_without_its_token(client):
     client.upload("mine.png", png(1025, label="bus"))
     _, link = client.explain(0)
     assert client.request("GET", link[:-1] + ("a" if link[-1] != "a" else "b"))[0] == 404
-    client.upload("other.png", png(1002, label="house"))  # the answer belonged to the picture before
+    client.upload("other.png", png(1002, label="house"))  # the answer belonged to the image before
     assert client.request("GET", link)[0] == 404
 
 
@@ -177,7 +177,7 @@ def test_a_model_is_never_a_spec_of_a_client(client):
 @pytest.mark.parametrize(
     ("data", "status", "said"),
     [
-        (b"no picture", 400, "note.png is no picture"),
+        (b"no image", 400, "note.png is no image"),
         (b"", 400, "note.png is empty"),
         (bytes(1_000_001), 413, "too large"),
     ],

@@ -1,4 +1,4 @@
-"""The page's workings without a page: jobs and their line, sessions, pictures, questions, pieces of HTML, the guard."""
+"""The page's workings without a page: jobs and their line, sessions, images, questions, pieces of HTML, the guard."""
 
 import asyncio
 import io
@@ -300,7 +300,7 @@ def test_an_answer_is_found_by_its_token_alone(found):
     assert len({Found(found).token for _ in range(100)}) == 100
 
 
-# ---------------------------------------------------------------- pictures
+# ---------------------------------------------------------------- images
 
 
 def test_an_upload_is_read_as_a_file_would_be(scene, tmp_path):
@@ -314,7 +314,7 @@ def test_an_upload_is_read_as_a_file_would_be(scene, tmp_path):
     "data",
     [
         b"",
-        b"no picture at all",
+        b"no image at all",
         b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
         b"\x89PNG\r\n\x1a\n",
         b"\x93NUMPY\x01\x00",
@@ -322,7 +322,7 @@ def test_an_upload_is_read_as_a_file_would_be(scene, tmp_path):
     ids=["empty", "text", "postscript", "png without a body", "npy"],
 )
 def test_what_is_no_picture_is_refused(data):
-    with pytest.raises(ImageError, match=r"x\.png is no picture"):
+    with pytest.raises(ImageError, match=r"x\.png is no image"):
         read_picture(Upload("x.png", data), LIMITS)
 
 
@@ -450,7 +450,7 @@ class Misfit:
 def test_a_model_without_colour_pictures_has_no_place_on_the_page(model):
     refuse_misfits(model, "bundled")
     assert isinstance(Misfit(model), Classifier)
-    with pytest.raises(OptionError, match="takes no colour pictures"):
+    with pytest.raises(OptionError, match="takes no colour images"):
         refuse_misfits(Misfit(model), "scan.onnx")
 
 
@@ -596,7 +596,7 @@ def test_every_piece_is_whole(model, found):
     shot = parts.Shot(found.view, found.visible, np.zeros(found.visible.shape))
     pages = [
         parts.draw_start(draw_examples(64), LIMITS, None, ""),
-        parts.draw_start((), LIMITS, Upload("<b>.png", b""), "data:image/png;base64,", note="no <picture>"),
+        parts.draw_start((), LIMITS, Upload("<b>.png", b""), "data:image/png;base64,", note="no <image>"),
         parts.draw_welcome(),
         parts.draw_error("it <went> wrong"),
         parts.draw_waiting(0),

@@ -1,7 +1,7 @@
-"""Changes made to the training pictures on the fly, on the training device.
+"""Changes made to the training images on the fly, on the training device.
 
 They serve two ends: the classifier must look at the object (backgrounds are swapped, objects are shown alone), and
-it must answer sensibly when parts of a picture are hidden by a fill, which is what an explainer asks of it.
+it must answer sensibly when parts of an image are hidden by a fill, which is what an explainer asks of it.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import torch.nn.functional as F
 
 SIDE = 128
 
-#: A label is kept when at least this share of the visible object is still in the picture ...
+#: A label is kept when at least this share of the visible object is still in the image ...
 KEEP = 0.2
-#: ... and becomes "nothing" below this one; between the two the picture does not count.
+#: ... and becomes "nothing" below this one; between the two the image does not count.
 GONE = 0.03
 
 
 def augment(
     pictures: torch.Tensor, visible: torch.Tensor, labels: torch.Tensor, empties: torch.Tensor, nothing: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Change a batch of pictures (b, 128, 128, 3) of bytes with their visible masks (b, 128, 128) and labels (b,).
+    """Change a batch of images (b, 128, 128, 3) of bytes with their visible masks (b, 128, 128) and labels (b,).
 
-    empties (e, 128, 128, 3) are pictures without object. Returns inputs (b, 3, 128, 128) in -1..1, labels and weights.
+    empties (e, 128, 128, 3) are images without object. Returns inputs (b, 3, 128, 128) in -1..1, labels and weights.
     """
     count, device = len(pictures), pictures.device
     x = pictures.permute(0, 3, 1, 2).float() / 255.0
@@ -40,7 +40,7 @@ def augment(
     fill, blurred = _fill(x, other)
     x = torch.where(hidden > 0.5, fill, x)
     left = (m * (1 - hidden)).sum((1, 2, 3)) * zoom / area
-    # A blurred object may still be told: such a picture is neither the label nor nothing.
+    # A blurred object may still be told: such an image is neither the label nor nothing.
     weights = torch.where(has & (left < KEEP) & ((left >= GONE) | blurred), 0.0, 1.0)
     labels = torch.where(left < GONE, torch.full_like(labels, nothing), labels)
     x, labels, weights = _blanks(x, labels, weights, nothing)
@@ -126,7 +126,7 @@ def _hide(m: torch.Tensor) -> torch.Tensor:
 
 
 def _fill(x: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw what hidden pixels show: grey, black, white, a colour, the mean, a blur, another picture or noise.
+    """Draw what hidden pixels show: grey, black, white, a colour, the mean, a blur, another image or noise.
 
     Returns the fill (b, 3, 128, 128) and whether it is the blur (b,).
     """
@@ -148,7 +148,7 @@ def _fill(x: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
 def _blanks(
     x: torch.Tensor, labels: torch.Tensor, weights: torch.Tensor, nothing: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Turn 4 % of a batch into pictures of nothing: flat, shaded, noisy or blurred beyond recognition."""
+    """Turn 4 % of a batch into images of nothing: flat, shaded, noisy or blurred beyond recognition."""
     count, device = len(x), x.device
     flat = torch.rand(count, 3, 1, 1, device=device)
     grey = torch.rand(count, 1, 1, 1, device=device).expand(count, 3, 1, 1)

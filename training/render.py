@@ -28,7 +28,7 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Rendered:
-    """Scenes as arrays: pictures (n, 128, 128, 3), visible masks (n, 128, 128), and one number each of the rest."""
+    """Scenes as arrays: images (n, 128, 128, 3), visible masks (n, 128, 128), and one number each of the rest."""
 
     pictures: npt.NDArray[np.uint8]
     visible: npt.NDArray[np.uint8]
@@ -40,7 +40,7 @@ class Rendered:
         return len(self.labels)
 
 
-# Set before the worker processes are forked, so that they inherit it: pictures are written in place, not sent.
+# Set before the worker processes are forked, so that they inherit it: images are written in place, not sent.
 _shared: dict[str, npt.NDArray[np.uint8]] = {}
 _plan: list[Plan] = []
 

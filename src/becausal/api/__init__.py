@@ -1,4 +1,4 @@
-"""The front door: explain one picture or many, verify, classify."""
+"""The front door: explain one image or many, verify, classify."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
@@ -53,7 +53,7 @@ def explain(
     batch_size: int | None = None,
     progress: Callable[[Status], None] | None = None,
 ) -> Explanation:
-    """Why does the model give this picture its label?
+    """Why does the model give this image its label?
 
     image: a file's path, a PIL image or an array. model: a spec (see `load_model`), a Classifier, a torch module or a
     function from a batch of pixels to scores or labels. method: a name or an explainer; options: its options. target: a
@@ -97,14 +97,14 @@ def explain_many(
     workers: int | None = None,
     progress: Callable[[Status], None] | None = None,
 ) -> Iterator[Explanation | Failure]:
-    """Explain pictures, `width` of them side by side, and yield each answer as it comes.
+    """Explain images, `width` of them side by side, and yield each answer as it comes.
 
-    width: None for as many as keep the model busy: one on a CPU, where answers then come in the order of the pictures,
+    width: None for as many as keep the model busy: one on a CPU, where answers then come in the order of the images,
     and many on a GPU. workers: processes to search in, beside a model on a GPU that answers faster than one process can
-    ask; None for three of four cores where there are many pictures, 0 for none. Answers do not depend on `width` or
-    `workers`. Pictures are taken from the iterable as they are needed, and no more are held than are under way.
+    ask; None for three of four cores where there are many images, 0 for none. Answers do not depend on `width` or
+    `workers`. Images are taken from the iterable as they are needed, and no more are held than are under way.
 
-    A picture that cannot be explained yields a Failure, one that breaks the model on the way its best so far, and the
+    An image that cannot be explained yields a Failure, one that breaks the model on the way its best so far, and the
     others go on. A model that cannot be reached any more ends them all: the best so far of those under way is yielded,
     then NetworkError is raised.
     """
@@ -124,7 +124,7 @@ def explain_numbered(
     workers: int | None = None,
     progress: Callable[[Status], None] | None = None,
 ) -> Iterator[tuple[int, Explanation | Failure]]:
-    """The same, each answer with the number of its picture, from 0."""
+    """The same, each answer with the number of its image, from 0."""
     if (width is not None and width < 1) or (workers is not None and workers < 0):
         raise OptionError(f"width is at least 1 and workers at least 0, not {width} and {workers}")
     request = request or Request()
@@ -159,7 +159,7 @@ def _explain_here(
     width: int | None,
     progress: Callable[[Status], None] | None,
 ) -> Iterator[tuple[int, Explanation | Failure]]:
-    """The pictures, explained in this process."""
+    """The images, explained in this process."""
     classifier = engine.classifier
     jobs: dict[int, Job] = {}
     failures: list[tuple[int, Failure]] = []
@@ -210,7 +210,7 @@ def find_failure(explanation: Explanation) -> str | None:
 
 
 def classify(image: Any, model: Any, *, top: int = 5) -> list[tuple[int, str, float]]:
-    """What the model says of a picture: (id, name, probability), the first `top` of them; NaN for label-only models."""
+    """What the model says of an image: (id, name, probability), the first `top` of them; NaN for label-only models."""
     classifier = as_classifier(model)
     scores = _ask_plainly(classifier, view_of(load_image(image), classifier))
     info = classifier.info

@@ -1,4 +1,4 @@
-"""Methods side by side on one picture: the same model, fill, target and extraction for all."""
+"""Methods side by side on one image: the same model, fill, target and extraction for all."""
 
 import json
 import math
@@ -62,11 +62,11 @@ def compare_methods(
     truth: Any = None,
     progress: Watch | None = None,
 ) -> Comparison:
-    """Run methods one after the other on the same picture, and measure what each finds.
+    """Run methods one after the other on the same image, and measure what each finds.
 
     request: what is asked of all of them; its method and options are left aside, and its grain is "not at all" unless
-    given. truth: the photobomber as a picture or an array of the original's size, white where it is. A method that
-    cannot run on this model gives a row that says why; what none of them could do, such as a picture that cannot be
+    given. truth: the photobomber as an image or an array of the original's size, white where it is. A method that
+    cannot run on this model gives a row that says why; what none of them could do, such as an image that cannot be
     read, is raised.
     """
     classifier = as_classifier(model)
@@ -120,7 +120,7 @@ def _read_truth(truth: Any, explanation: ExplanationRecord) -> Visible:
     pixels = load_image(truth).pixels
     wanted = explanation.frame.original
     if tuple(pixels.shape[:-1]) != tuple(wanted):
-        raise ImageError(f"the truth has shape {pixels.shape[:-1]}; the picture it belongs to has {tuple(wanted)}")
+        raise ImageError(f"the truth has shape {pixels.shape[:-1]}; the image it belongs to has {tuple(wanted)}")
     inside: Visible = pixels.max(axis=-1) > (127 if pixels.dtype == np.uint8 else 0)
     covered: Visible = explanation.frame.from_original(inside)
     return covered

@@ -39,7 +39,7 @@ class Explanation(ExplanationRecord):
         return verify(self, model)
 
     def plot(self) -> "Figure":
-        """The picture, the map and the explanation side by side, as a matplotlib figure."""
+        """The image, the map and the explanation side by side, as a matplotlib figure."""
         return figures.plot(self)
 
     def _repr_png_(self) -> bytes:

@@ -1,4 +1,4 @@
-"""One picture's way: looked at, made a job, search_and_confirm, confirmed, finished as an Explanation."""
+"""One image's way: looked at, made a job, search_and_confirm, confirmed, finished as an Explanation."""
 
 import platform
 from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +33,7 @@ STABLE, STABLE_HALF = 1e-3, 0.05  # how far a confidence may move between two as
 
 @dataclass
 class Job:
-    """One picture on its way."""
+    """One image on its way."""
 
     number: int
     picture: InputImage
@@ -47,7 +47,7 @@ class Job:
 
 @dataclass
 class Sight:
-    """A picture that is about to be looked at."""
+    """An image that is about to be looked at."""
 
     number: int
     picture: InputImage
@@ -59,7 +59,7 @@ class Sight:
 def first_looks(
     images: Iterable[Any], engine: Engine, request: Request, at_once: int
 ) -> Iterator[tuple[int, Job | Failure]]:
-    """The pictures, each with what the model says of it as a whole.
+    """The images, each with what the model says of it as a whole.
 
     at_once: how many are asked together. If that is more than one, the next ones are asked while these are explained.
     """
@@ -79,14 +79,14 @@ def first_looks(
             try:
                 yield number, _make_job(seen, look(), engine.classifier, request)
             except NetworkError:
-                raise  # it will not be reached for the next picture either
+                raise  # it will not be reached for the next image either
             except BecausalError as error:
                 yield number, Failure(seen.picture.name, error)
         waiting = begin() if following is None else following
 
 
 def _see(number: int, image: Any, engine: Engine, request: Request) -> tuple[int, Sight | Failure]:
-    """The picture read, its view and backgrounds made and brought to where the model lives."""
+    """The image read, its view and backgrounds made and brought to where the model lives."""
     classifier = engine.classifier
     try:
         picture = image if isinstance(image, InputImage) else load_image(image)
@@ -106,7 +106,7 @@ def _see(number: int, image: Any, engine: Engine, request: Request) -> tuple[int
 def _begin_looks(
     group: list[tuple[int, Sight | Failure]], engine: Engine
 ) -> list[tuple[int, Sight | Failure, Callable[[], Any]]]:
-    """Each picture with a way to what the model says of it; those of one shape are asked together."""
+    """Each image with a way to what the model says of it; those of one shape are asked together."""
     looks: dict[int, Callable[[], Any]] = {}
     alike: dict[Any, list[Sight]] = {}
     for _, seen in group:
@@ -184,7 +184,7 @@ def _make_target(request: Request, info: ModelInfo, scores: Any) -> Target:
 
 
 def search_and_confirm(job: Job, engine: Engine) -> Search[SearchResult | Failure]:
-    """The whole search, its answer confirmed; a refusal becomes a Failure so that other pictures go on."""
+    """The whole search, its answer confirmed; a refusal becomes a Failure so that other images go on."""
     try:
         trace = yield from _best_known(job, engine)
         while True:
@@ -235,7 +235,7 @@ def _confirm(job: Job, trace: SearchResult, again: Answers, is_half: bool) -> No
     if bool(again.holds[0]) != trace.checks.sufficient or moved or drifted:
         reason = "is dropout still on, or is there randomness in it?"
         if is_half:
-            reason = "half precision may be too coarse for this picture, or there is randomness in the model"
+            reason = "half precision may be too coarse for this image, or there is randomness in the model"
         raise UnstableModelError(
             "the model answered the same question in two ways (confidence "
             f"{trace.checks.confidence:.4f}, then {float(again.confidence[0]):.4f}): {reason}"

@@ -1,4 +1,4 @@
-"""Many pictures: runs that can be killed at any moment, resumed, asked about, and spread over processes or a Ray cluster.
+"""Many images: runs that can be killed at any moment, resumed, asked about, and spread over processes or a Ray cluster.
 
     inputs ─▶ store ─▶ tasks ─▶ pool (this process, worker processes, Ray) ─▶ results ─▶ store ─▶ overview, export, diff
 

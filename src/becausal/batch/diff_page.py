@@ -12,7 +12,7 @@ Thumb = Callable[[int, Row], str]  # which run, its row: a data URI, empty where
 
 
 def render_difference(difference: Difference, thumb: Thumb, *, most: int = 60) -> str:
-    """The page as text; `most` pictures that changed are shown, new labels first, then the smallest overlap."""
+    """The page as text; `most` images that changed are shown, new labels first, then the smallest overlap."""
     left, right = difference.names
     parts = [_head(difference), _settings(difference), _numbers(difference), _pictures(difference, thumb, most)]
     return page(f"{left} and {right}", parts)
@@ -22,14 +22,14 @@ def _head(difference: Difference) -> str:
     left, right = (escape(name) for name in difference.names)
     count, shared = difference.relabelled, len(difference.pairs)
     if not shared:
-        said = "No picture was explained in both."
+        said = "No image was explained in both."
     else:
-        said = f"<em>{count:,}</em> of {shared:,} pictures have another label."
+        said = f"<em>{count:,}</em> of {shared:,} images have another label."
         if difference.overlaps.middle is not None:
             middle = say_share(difference.overlaps.middle).replace(" ", "\N{NO-BREAK SPACE}")
             said += f" Half of the explanations share less than {middle} of their pixels."
     rest = [
-        f"{number:,} pictures {text} {name}"
+        f"{number:,} images {text} {name}"
         for number, text, name in (
             (difference.only[0], "are only in", left),
             (difference.only[1], "are only in", right),
@@ -82,7 +82,7 @@ def _numbers(difference: Difference) -> str:
 def _pictures(difference: Difference, thumb: Thumb, most: int) -> str:
     changed = [p for p in difference.pairs if p.is_relabelled or p.overlap is None or p.overlap < 1]
     if not changed:
-        return "<section>\n<h2>Pictures</h2>\n<p>No explanation differs.</p>\n</section>" if difference.pairs else ""
+        return "<section>\n<h2>Images</h2>\n<p>No explanation differs.</p>\n</section>" if difference.pairs else ""
     cards = "".join(_card(pair, thumb) for pair in changed[:most])
     which = f"{min(most, len(changed)):,} of {len(changed):,}" if len(changed) > most else f"{len(changed):,}"
     return (

@@ -1,4 +1,4 @@
-"""Two runs on the same pictures, side by side: two models, two versions, two ways of asking."""
+"""Two runs on the same images, side by side: two models, two versions, two ways of asking."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from becausal.core.errors import InputError
 
 @dataclass(frozen=True)
 class Pair:
-    """One picture in both runs; overlap: what both explanations share of what either has (intersection over union)."""
+    """One image in both runs; overlap: what both explanations share of what either has (intersection over union)."""
 
     left: Row
     right: Row
@@ -26,7 +26,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Difference:
-    """What changed from one run to another. pairs: pictures explained in both, those that changed most first."""
+    """What changed from one run to another. pairs: images explained in both, those that changed most first."""
 
     names: tuple[str, str]
     changes: tuple[str, ...]
@@ -40,7 +40,7 @@ class Difference:
         return sum(pair.is_relabelled for pair in self.pairs)
 
     def medians(self, column: str) -> tuple[float | None, float | None]:
-        """A column's median in both runs, over the shared pictures."""
+        """A column's median in both runs, over the shared images."""
         return histogram(p.left[column] for p in self.pairs).middle, histogram(p.right[column] for p in self.pairs).middle
 
     def outside(self, below: float = OUTSIDE) -> tuple[int, int] | None:
@@ -79,11 +79,11 @@ class Difference:
 
 
 def compare_runs(left: Run, right: Run) -> Difference:
-    """Match the pictures of two runs and compare what was found. Raises InputError if they share none."""
+    """Match the images of two runs and compare what was found. Raises InputError if they share none."""
     ours, theirs = list(left.rows()), list(right.rows())
     matched = list(match_rows(ours, theirs))
     if not matched:
-        raise InputError(f"{left.folder} and {right.folder} have no picture in common, by path or by content")
+        raise InputError(f"{left.folder} and {right.folder} have no image in common, by path or by content")
     pairs = [Pair(a, b, overlap_of(left, a, right, b)) for a, b in matched if a["state"] == "done" and b["state"] == "done"]
     pairs.sort(key=lambda p: (not p.is_relabelled, 1.0 if p.overlap is None else p.overlap, p.left["id"]))
     return Difference(
@@ -97,7 +97,7 @@ def compare_runs(left: Run, right: Run) -> Difference:
 
 
 def match_rows(ours: list[Row], theirs: list[Row]) -> Iterator[tuple[Row, Row]]:
-    """Pairs of rows of the same picture: of the same path, else of the same content; the nth of several with the nth."""
+    """Pairs of rows of the same image: of the same path, else of the same content; the nth of several with the nth."""
     rest = theirs
     for key in ("image", "sha256"):
         places: dict[str, list[Row]] = {}
@@ -118,7 +118,7 @@ def match_rows(ours: list[Row], theirs: list[Row]) -> Iterator[tuple[Row, Row]]:
 
 
 def overlap_of(left: Run, ours: Row, right: Run, theirs: Row) -> float | None:
-    """What two explanations of one picture share, on the view where both have the same, else on the original."""
+    """What two explanations of one image share, on the view where both have the same, else on the original."""
     (a, here), (b, there) = left.load_visible(ours["id"]), right.load_visible(theirs["id"])
     if here != there:
         if here.original != there.original:

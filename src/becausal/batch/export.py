@@ -33,7 +33,7 @@ def export(run: Run, path: Path, form: str) -> int:
 
 
 def write_csv(run: Run, path: Path) -> int:
-    """All columns of the index, one line per picture."""
+    """All columns of the index, one line per image."""
     count = 0
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
@@ -62,7 +62,7 @@ def write_parquet(run: Run, path: Path) -> int:
 
 
 def write_coco(run: Run, path: Path) -> int:
-    """Each explanation as an annotation on its original picture: run lengths, box, area; its score is the confidence."""
+    """Each explanation as an annotation on its original image: run lengths, box, area; its score is the confidence."""
     categories = {row["label_id"]: row["label"] for row in run.rows("state = 'done'", order="label_id")}
     images: list[dict[str, Any]] = []
     with path.open("w", encoding="utf-8") as file:
@@ -72,7 +72,7 @@ def write_coco(run: Run, path: Path) -> int:
         for row in run.rows("state = 'done'"):
             visible, frame = run.load_visible(row["id"])
             if visible.ndim != 2:
-                raise OptionError("COCO is for pictures: export signals and volumes as csv or parquet")
+                raise OptionError("COCO is for images: export signals and volumes as csv or parquet")
             shown = frame.to_original(visible)
             file.write((",\n" if images else "\n") + json.dumps(_annotate(row, shown), separators=(",", ":")))
             height, width = shown.shape

@@ -1,4 +1,4 @@
-"""Which pictures: a folder, a pattern, a list, a COCO file with truth boxes, or the files themselves."""
+"""Which images: a folder, a pattern, a list, a COCO file with truth boxes, or the files themselves."""
 
 import glob
 import json
@@ -16,7 +16,7 @@ ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".
 
 @dataclass(frozen=True)
 class Inputs:
-    """The pictures in their order, and the names of all truth categories, in lower case."""
+    """The images in their order, and the names of all truth categories, in lower case."""
 
     items: Sequence[Item]
     categories: frozenset[str] = frozenset()
@@ -27,22 +27,22 @@ class Inputs:
 
 
 def find_inputs(sources: Iterable[str]) -> Inputs:
-    """The pictures behind what was given on the command line.
+    """The images behind what was given on the command line.
 
-    A folder: all pictures in it, at any depth, by name. A pattern, as 'shots/*.png': what matches, by name. FILE.txt: one
+    A folder: all images in it, at any depth, by name. A pattern, as 'shots/*.png': what matches, by name. FILE.txt: one
     path per line, relative to the list's own folder. FILE.json: a COCO file, `file_name` relative to its folder. Anything
-    else is a picture. Raises InputError for what does not exist, or holds no pictures.
+    else is an image. Raises InputError for what does not exist, or holds no images.
     """
     items: list[Item] = []
     categories: set[str] = set()
     for source in sources:
         found, names = _read(source)
         if not found:
-            raise InputError(f"{source}: no pictures in it (looked for {', '.join(ENDINGS)})")
+            raise InputError(f"{source}: no images in it (looked for {', '.join(ENDINGS)})")
         items += found
         categories |= names
     if not items:
-        raise InputError("no pictures were given: name files, a folder, a pattern, a list.txt or a COCO.json")
+        raise InputError("no images were given: name files, a folder, a pattern, a list.txt or a COCO.json")
     for item in items:
         if not item.image.isprintable():  # undecodable names hold surrogates, which are not printable
             raise InputError(f"the name {item.image!r} holds characters that cannot be written down: rename the file")
@@ -66,7 +66,7 @@ def _read(source: str) -> tuple[list[Item], set[str]]:
 
 
 def _walk(folder: Path) -> Iterator[str]:
-    """All pictures below a folder, by name, folder by folder; hidden ones are left out."""
+    """All images below a folder, by name, folder by folder; hidden ones are left out."""
     for place, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):

@@ -72,7 +72,7 @@ class Processes:
                     if deaths >= STARTS:
                         raise ModelError(f"{reason}, before it had loaded the model: not enough memory?") from None
                     for task in member.tasks.values():
-                        yield Failed(task.id, f"{reason}, with this picture alone") if alone else Lost(task.id, reason)
+                        yield Failed(task.id, f"{reason}, with this image alone") if alone else Lost(task.id, reason)
                     if not member.is_told:
                         self._start(width)
                     continue

@@ -25,7 +25,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Class:
-    """All pictures that were given one label; medians, and None where nothing is known."""
+    """All images that were given one label; medians, and None where nothing is known."""
 
     label: str
     count: int
@@ -68,7 +68,7 @@ def make_overview(
 ) -> Overview:
     """Read a run once and sum it up.
 
-    thumbs: pictures in the evenly taken sample. extremes: largest, and smallest. outside: at most so many of the
+    thumbs: images in the evenly taken sample. extremes: largest, and smallest. outside: at most so many of the
     explanations with less than a share `below` of their pixels on the object, the worst first. most_rows: kept whole.
     """
     counts = run.count()

@@ -11,7 +11,7 @@ MOST = 512  # events remembered
 class Pace:
     """The rate over the last two minutes: old enough to be quantise_margin, young enough to follow a change.
 
-    total: pictures in all; done: those dealt with before this start.
+    total: images in all; done: those dealt with before this start.
     """
 
     def __init__(self, total: int, done: int = 0, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -20,9 +20,9 @@ class Pace:
         self._marks: deque[tuple[float, int]] = deque([(clock(), done)], maxlen=MOST)
 
     def step(self) -> None:
-        """Another picture has been dealt with."""
+        """Another image has been dealt with."""
         self.done += 1
-        self.total = max(self.total, self.done)  # pictures that are tried again count again
+        self.total = max(self.total, self.done)  # images that are tried again count again
         now = self._clock()
         self._marks.append((now, self.done))
         while len(self._marks) > 2 and now - self._marks[0][0] > WINDOW:
@@ -30,7 +30,7 @@ class Pace:
 
     @property
     def rate(self) -> float:
-        """Pictures per second; 0 while nothing is known."""
+        """Images per second; 0 while nothing is known."""
         (then, before), (now, after) = self._marks[0], self._marks[-1]
         return (after - before) / (now - then) if now > then else 0.0
 

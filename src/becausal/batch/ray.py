@@ -19,7 +19,7 @@ from becausal.batch.records import NATURAL, Broken, Check, Failed, Hello, Job, L
 from becausal.batch.work import one_line, open_model, work
 from becausal.core.errors import BecausalError, InputError, MissingExtraError, ModelError
 
-PORTION = 4  # tasks per picture side by side in one hand-over
+PORTION = 4  # tasks per image side by side in one hand-over
 DEPTH = 2  # portions an actor is given at a time
 KNOCK = 10.0  # seconds to wait for an answer at a cluster's address
 STARTS = 3  # how often in a row an actor may die before it has loaded the model
@@ -77,7 +77,7 @@ class RayPool:
         """See `Pool`."""
         waiting = iter(tasks)
         width, depth = (1, 1) if alone else (self._width, DEPTH)
-        size = 1 if width == 1 else PORTION * (width or NATURAL)  # only pictures side by side need company
+        size = 1 if width == 1 else PORTION * (width or NATURAL)  # only images side by side need company
         first = next(waiting, None)
         if first is None:
             return
@@ -95,7 +95,7 @@ class RayPool:
                 if deaths >= STARTS:
                     raise ModelError(f"{reason}; it had not loaded the model yet: not enough memory?") from None
                 for task in chain(held, self._dismiss(actor)):
-                    yield Failed(task.id, f"{reason}, with this picture alone") if alone else Lost(task.id, reason)
+                    yield Failed(task.id, f"{reason}, with this image alone") if alone else Lost(task.id, reason)
                 if not is_over:
                     self._start(width)
                 continue

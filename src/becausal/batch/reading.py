@@ -53,15 +53,15 @@ class Run:
             yield dict(row)
 
     def count(self) -> dict[str, int]:
-        """How many pictures are waiting, done and failed."""
+        """How many images are waiting, done and failed."""
         found = self._index.execute("SELECT state, count(*) FROM images GROUP BY state").fetchall()
         return {"waiting": 0, "done": 0, "failed": 0} | {row[0]: row[1] for row in found}
 
     def find(self, name: str) -> Row:
-        """The row of a picture, by its number, its path or its file's name. Raises OutputError for none or several."""
+        """The row of an image, by its number, its path or its file's name. Raises OutputError for none or several."""
         found = list(self.rows("image = ? OR image LIKE ? ESCAPE '\\' OR CAST(id AS TEXT) = ?", name, _ending(name), name))
         if len(found) != 1:
-            said = f"{len(found)} pictures are named so: give the number of one" if found else "there is no such picture"
+            said = f"{len(found)} images are named so: give the number of one" if found else "there is no such image"
             raise OutputError(f"{self.folder}, {name!r}: {said}")
         return found[0]
 
@@ -78,7 +78,7 @@ class Run:
         return choose_boxes(json.loads(row["boxes"]), row["label"], self.categories) if row["boxes"] else []
 
     def load_visible(self, number: int) -> tuple[Visible, Frame]:
-        """The explained set of one picture and the way back to its original, without reading the rest."""
+        """The explained set of one image and the way back to its original, without reading the rest."""
         folder = self.folder_of(number)
         try:
             with np.load(folder / "arrays.npz", allow_pickle=False) as arrays:

@@ -7,14 +7,14 @@ from typing import Any, Protocol
 from becausal.core.request import Request
 from becausal.models import Loading
 
-NATURAL = 32  # pictures a worker is assumed to want side by side where it may choose for itself, on a GPU
+NATURAL = 32  # images a worker is assumed to want side by side where it may choose for itself, on a GPU
 
 Box = tuple[float, float, float, float, str]  # left, top, width, height in pixels of the original; its category
 
 
 @dataclass(frozen=True)
 class Item:
-    """One picture of the input: its path as it was given, and the truth boxes, where there are any.
+    """One image of the input: its path as it was given, and the truth boxes, where there are any.
 
     boxes: None where the input has no truth. size: (width, height) the boxes were drawn on, None where not said.
     """
@@ -38,7 +38,7 @@ class Job:
     """What all workers are told: the model, how it is loaded, what is asked, and what is kept of an answer.
 
     loading: options of `load_model`. categories: the names of all truth categories, in lower case. folder: the working
-    directory that relative paths in `model` and `loading` are meant in. pictures: also draw the PNGs and the page.
+    directory that relative paths in `model` and `loading` are meant in. images: also draw the PNGs and the page.
     """
 
     model: str
@@ -65,7 +65,7 @@ class Broken:
 
 @dataclass(frozen=True)
 class Done:
-    """An explained picture: its row in the index (see `store.RESULTS`) and its files as bytes."""
+    """An explained image: its row in the index (see `store.RESULTS`) and its files as bytes."""
 
     id: int
     row: dict[str, Any]
@@ -74,7 +74,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """A picture that could not be explained, and why, in one line; is_model: it was the model that broke."""
+    """An image that could not be explained, and why, in one line; is_model: it was the model that broke."""
 
     id: int
     reason: str
@@ -84,7 +84,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Lost:
-    """A picture whose worker died, or broke in an unexpected way, while others were under way too: to be tried alone."""
+    """An image whose worker died, or broke in an unexpected way, while others were under way too: to be tried alone."""
 
     id: int
     reason: str

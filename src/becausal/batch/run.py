@@ -7,12 +7,12 @@ from becausal.batch.records import Done, Failed, Lost, Pool, Task
 from becausal.batch.store import Store
 from becausal.core.errors import AnswerError
 
-STREAK = 50  # pictures in a row on which the model itself breaks, after which the fault is not in the pictures
+STREAK = 50  # images in a row on which the model itself breaks, after which the fault is not in the images
 
 
 @dataclass(frozen=True)
 class Event:
-    """A picture has been dealt with, for whoever watches; error is None for one that was explained."""
+    """An image has been dealt with, for whoever watches; error is None for one that was explained."""
 
     id: int
     image: str
@@ -33,8 +33,8 @@ def run_batch(
 ) -> None:
     """Explain all that is waiting, then try what failed up to `retry` times again, earlier starts' failures included.
 
-    is_stopping: asked before each picture is handed out; once it says True those under way are finished, and no more.
-    Raises OutputError when results cannot be kept, AnswerError when the model breaks on every picture.
+    is_stopping: asked before each image is handed out; once it says True those under way are finished, and no more.
+    Raises OutputError when results cannot be kept, AnswerError when the model breaks on every image.
     """
     course = _Course(store, pool, watch, is_stopping)
     course.follow("waiting", limit)
@@ -48,7 +48,7 @@ class _Course:
         self._streak = 0
 
     def follow(self, state: str, limit: int | None) -> None:
-        """One pass over the pictures in a state, and one over those whose workers died, each of them alone."""
+        """One pass over the images in a state, and one over those whose workers died, each of them alone."""
         lost = self._take(self._store.tasks(state, limit=limit), alone=False)
         if lost:
             again = self._take((self._store.task(number) for number in sorted(lost)), alone=True)
@@ -82,6 +82,6 @@ class _Course:
             self._watch(Event(result.id, self._store.task(result.id).item.image, error))
         if self._streak >= STREAK and isinstance(result, Failed):
             raise AnswerError(
-                f"the model broke on {STREAK} pictures in a row, so the run was stopped; the last time: {result.reason}. "
+                f"the model broke on {STREAK} images in a row, so the run was stopped; the last time: {result.reason}. "
                 "Start it again with --retry 1 to try them once more"
             )

@@ -1,4 +1,4 @@
-"""A whole run on one HTML page that needs nothing but itself: distributions, classes, pictures, and a table to search."""
+"""A whole run on one HTML page that needs nothing but itself: distributions, classes, images, and a table to search."""
 
 import json
 from base64 import b64encode
@@ -19,7 +19,7 @@ COLUMNS = ("id", "image", "label", "confidence", "size", "pieces", "calls", "ins
 
 
 def render_run(overview: Overview, thumb: Thumb, *, below: float, folder: str | None = None) -> str:
-    """The page as text. thumb: paints one picture. folder: where the explanations' own pages lie, where they were drawn."""
+    """The page as text. thumb: paints one image. folder: where the explanations' own pages lie, where they were drawn."""
     parts = [
         _head(overview),
         _shortcuts(overview, thumb, below),
@@ -62,7 +62,7 @@ def _head(overview: Overview) -> str:
     if counts["waiting"]:
         warning = (
             f'<p class="warning" role="note"><strong>Not complete.</strong> {counts["waiting"]:,} of '
-            f"{overview.total:,} pictures are waiting; start the same command again and it goes on with them.</p>"
+            f"{overview.total:,} images are waiting; start the same command again and it goes on with them.</p>"
         )
     return (
         f'<header>\n<p class="file">{escape(overview.name)}</p>\n'
@@ -86,7 +86,7 @@ def _shortcuts(overview: Overview, thumb: Thumb, below: float) -> str:
     else:
         verdict = f"<strong>No explanation lies outside of its object</strong> ({overview.judged:,} have boxes)."
     wrong = (
-        f" {overview.wrong_count:,} pictures have no box of the label they were given: the label may be wrong there."
+        f" {overview.wrong_count:,} images have no box of the label they were given: the label may be wrong there."
         if overview.wrong_count
         else ""
     )
@@ -108,7 +108,7 @@ def _distributions(overview: Overview) -> str:
     titles = {
         "size": ("Size", "share of the view in the explanation", say_share),
         "confidence": ("Confidence", "of the label, on the whole view", say_confidence),
-        "calls": ("Calls", "of the classifier, per picture", lambda value: f"{value:,.0f}"),
+        "calls": ("Calls", "of the classifier, per image", lambda value: f"{value:,.0f}"),
         "inside": ("On the object", "share of the explanation in the object's boxes", say_share),
     }
     figures = [
@@ -247,7 +247,7 @@ def _table(overview: Overview, below: float, folder: str | None) -> str:
     outside = '<label><input type="checkbox" id="outside"> outside of the object</label>' if has_truth else ""
     failed = '<label><input type="checkbox" id="failed"> failed</label>' if overview.counts["failed"] else ""
     return (
-        '<section id="all">\n<h2>All pictures</h2>\n'
+        '<section id="all">\n<h2>All images</h2>\n'
         f'<form class="tools"><input type="search" id="find" placeholder="name, label or reason" aria-label="Filter">'
         f'<select id="label" aria-label="Label"><option value="">all labels</option></select>{outside}{failed}'
         '<span id="count" class="soft" aria-live="polite"></span></form>\n'
@@ -271,7 +271,7 @@ def _record(overview: Overview) -> str:
         "<details>\n<summary>What was asked</summary>\n"
         f'<div class="inside"><table class="record"><tbody>\n{body}\n'
         f'<tr><th scope="row">begun</th><td>{escape(overview.begun)}</td></tr></tbody></table></div>\n</details>\n'
-        f"<footer>Made by becausal {escape(str(overview.settings.get('becausal', '')))}. One picture's own page: "
+        f"<footer>Made by becausal {escape(str(overview.settings.get('becausal', '')))}. One image's own page: "
         "becausal report RUN --picture NUMBER. All numbers: becausal export RUN.</footer>"
     )
 

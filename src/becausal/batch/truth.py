@@ -25,13 +25,13 @@ class Placing:
 
 
 def place(visible: Visible, frame: Frame, label: str, item: Item, categories: frozenset[str]) -> Placing:
-    """Compare an explanation for `label`, over the view's grid, with the item's boxes, on the original picture."""
+    """Compare an explanation for `label`, over the view's grid, with the item's boxes, on the original image."""
     if item.boxes is None or visible.ndim != 2:
         return Placing()
     if item.size is not None and item.size != (frame.original[1], frame.original[0]):
         wide, high = item.size
         return Placing(
-            note=f"the boxes are for a picture of {wide} x {high}, this has {frame.original[1]} x {frame.original[0]}"
+            note=f"the boxes are for an image of {wide} x {high}, this has {frame.original[1]} x {frame.original[0]}"
         )
     boxes = choose_boxes(item.boxes, label, categories)
     if not boxes:
@@ -44,7 +44,7 @@ def place(visible: Visible, frame: Frame, label: str, item: Item, categories: fr
 def choose_boxes(boxes: Sequence[Box], label: str, categories: frozenset[str]) -> list[Box]:
     """The boxes of the labelled object.
 
-    Where the truth has a category of the label's name, its boxes count; a picture without any has no object of that
+    Where the truth has a category of the label's name, its boxes count; an image without any has no object of that
     label. Where no category has that name, all boxes count.
     """
     if label.casefold() not in categories:

@@ -23,7 +23,7 @@ _COUNTED = re.compile(r"the model failed after [\d,]+ calls: ")
 
 @dataclass(frozen=True)
 class _Numbered(InputImage):
-    """A picture whose name begins with its task's number, in answers and in failures: two tasks may have one file."""
+    """An image whose name begins with its task's number, in answers and in failures: two tasks may have one file."""
 
     def __fspath__(self) -> str:
         return self.name
@@ -66,7 +66,7 @@ def work(tasks: Iterable[Task], classifier: Classifier, job: Job, *, width: int 
             except BecausalError as error:
                 refused.append(Failed(task.id, one_line(str(error).replace(task.path, Path(task.path).name))))
                 continue
-            except Exception as error:  # a reader of pictures may raise anything, too
+            except Exception as error:  # a reader of images may raise anything, too
                 refused.append(Failed(task.id, f"unexpected {type(error).__name__}: {one_line(error)}"))
                 continue
             key = f"{task.id}/{picture.name}"
@@ -91,9 +91,9 @@ def work(tasks: Iterable[Task], classifier: Classifier, job: Job, *, width: int 
             for key, (task, digest) in under_way.items():
                 yield _refuse(task, digest, key, error)
             under_way.clear()
-        except Exception as error:  # methods and libraries may raise anything; the other pictures are not to suffer
+        except Exception as error:  # methods and libraries may raise anything; the other images are not to suffer
             if not under_way:
-                raise  # it is not about any picture
+                raise  # it is not about any image
             reason = f"unexpected {type(error).__name__}: {one_line(error)}"
             is_alone = len(under_way) == 1
             for task, digest in under_way.values():

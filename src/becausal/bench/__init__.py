@@ -1,4 +1,4 @@
-"""The paper's experiments and more, one function each: pictures, methods, rows, tables, figures and a page.
+"""The paper's experiments and more, one function each: images, methods, rows, tables, figures and a page.
 
 from becausal.bench import run
 run("scenes", "bundled", methods="causal,rise", limit=20, out="run")

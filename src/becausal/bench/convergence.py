@@ -30,7 +30,7 @@ from becausal.core.metrics import iou, rank_agreement
 
 PARTITIONS = (1, *range(10, 101, 10))
 BUDGETS = (100, 200, 300, 400, 600, 800, 1000, 1400, 2000, 3000)
-SHOWN = 2  # pictures drawn as a row each
+SHOWN = 2  # images drawn as a row each
 
 PLAIN_SIZE = replace(SIZE, column=replace(SIZE.column, best=None))  # of steps of one method none is the best
 STEPS = {"partitions": "partitions", "calls": "limit on calls"}
@@ -58,7 +58,7 @@ def measure(subject: Subject, explanation: Explanation, classifier: Classifier) 
 
 
 def complete(rows: list[Row]) -> list[Row]:
-    """Each map and explanation compared with the last of its picture and method."""
+    """Each map and explanation compared with the last of its image and method."""
     last = {(r["name"], r["method"]): r for r in sorted(answered(rows), key=lambda r: r["step"])}
     out = []
     for row in rows:
@@ -101,7 +101,7 @@ def _lines(rows: Sequence[Row], measure: Measure) -> tuple[Any, ...]:
 
 
 def choose_pictures(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """A row of pictures for each method on the first pictures: every map and explanation on the way."""
+    """A row of images for each method on the first images: every map and explanation on the way."""
     strips: list[dict[str, Any]] = []
     for (name, method), part in groups(answered(rows), "name", "method").items():
         if len({strip["name"] for strip in strips} | {name}) > SHOWN:

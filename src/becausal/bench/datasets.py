@@ -1,10 +1,10 @@
-"""Pictures with truth: the two published sets, what `becausal data make` writes, generated scenes, any folder.
+"""Images with truth: the two published sets, what `becausal data make` writes, generated scenes, any folder.
 
 Published layouts (repository theyoucheng/deepcover, folder benchmarks):
 
-- photobombing: `photobombing_groundtruth.txt`, a line `name r0(x0) c0(y0) r1(x1) c1(y1) label text, shape` per picture
+- photobombing: `photobombing_groundtruth.txt`, a line `name r0(x0) c0(y0) r1(x1) c1(y1) label text, shape` per image
   of `photobombing_imgs/`. Outside the brackets the planted occluder, inside them the object's box.
-- roaming-panda: a space-separated `*.csv`, `name r0 c0 r1 c1` per picture of the one folder beside it.
+- roaming-panda: a space-separated `*.csv`, `name r0 c0 r1 c1` per image of the one folder beside it.
 
 What `data make` writes has the same layout, plus `masks/NAME.png` with the planted pixels (white), which are then the
 truth, and `dataset.json` with the label of a roaming object.
@@ -34,7 +34,7 @@ LINE = re.compile(r"(\S+) (\d+)\((\d+)\) (\d+)\((\d+)\) (\d+)\((\d+)\) (\d+)\((\
 
 @dataclass(frozen=True)
 class Seen:
-    """A picture, (h, w, 3) uint8, and what is true of its pixels: sets (h, w) by name, such as occluder or object."""
+    """An image, (h, w, 3) uint8, and what is true of its pixels: sets (h, w) by name, such as occluder or object."""
 
     pixels: Pixels
     truths: Mapping[str, Visible] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Sample:
-    """One picture of a set, read when needed. label: its true label's id or name, None where it is not known.
+    """One image of a set, read when needed. label: its true label's id or name, None where it is not known.
 
     facts: what else is known of it; they become columns of the results.
     """
@@ -78,7 +78,7 @@ def occluder_pixels(r0: int, c0: int, r1: int, c1: int, shape: str, grid: tuple[
 
 
 def read_photobombs(folder: Path) -> list[Sample]:
-    """All pictures of a photobombing folder in the order of its list, whatever the size of the occluder."""
+    """All images of a photobombing folder in the order of its list, whatever the size of the occluder."""
     found = []
     for line in _lines(folder / PHOTOBOMBS, "becausal data get photobombing, or data make photobombing"):
         match = LINE.match(line)
@@ -107,13 +107,13 @@ def _reads_photobomb(
 
 
 def read_roaming(folder: Path) -> list[Sample]:
-    """All pictures of a roaming folder in the order of its list."""
+    """All images of a roaming folder in the order of its list."""
     lists = sorted(folder.glob("*.csv"))
     if len(lists) != 1:
         raise OptionError(f"{folder} holds {len(lists)} .csv files, and a roaming set has one: name r0 c0 r1 c1 per line")
     pictures = [path for path in sorted(folder.iterdir()) if path.is_dir() and path.name != "masks"]
     if len(pictures) != 1:
-        raise OptionError(f"{folder} holds {len(pictures)} folders of pictures, and a roaming set has one")
+        raise OptionError(f"{folder} holds {len(pictures)} folders of images, and a roaming set has one")
     label: int | str = PANDA
     if (folder / "dataset.json").exists():
         label = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))["label"]
@@ -141,10 +141,10 @@ def _reads_roaming(path: Path, mask: Path, place: tuple[int, int, int, int]) -> 
 
 
 def read_pictures(folder: Path) -> list[Sample]:
-    """All pictures under a folder, sorted by path, nothing known of them."""
+    """All images under a folder, sorted by path, nothing known of them."""
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file())
     if not paths:
-        raise OptionError(f"there are no pictures in {folder} ({', '.join(ENDINGS)})")
+        raise OptionError(f"there are no images in {folder} ({', '.join(ENDINGS)})")
     return [Sample(path.relative_to(folder).as_posix(), _reads_picture(path)) for path in paths]
 
 
@@ -153,7 +153,7 @@ def _reads_picture(path: Path) -> Callable[[], Seen]:
 
 
 def read_set(folder: Path) -> list[Sample]:
-    """Whatever set a folder holds: photobombing, roaming, or just pictures. Raises OptionError."""
+    """Whatever set a folder holds: photobombing, roaming, or just images. Raises OptionError."""
     if not folder.is_dir():
         raise OptionError(f"there is no folder {folder}")
     if (folder / PHOTOBOMBS).exists():
@@ -202,5 +202,5 @@ def _lines(path: Path, instead: str) -> list[str]:
 def _read_mask(path: Path, grid: tuple[int, int]) -> Visible:
     pixels = load_image(path).pixels
     if pixels.shape[:2] != grid:
-        raise ImageError(f"the mask {path.name} has shape {pixels.shape[:2]}; the picture it belongs to has {grid}")
+        raise ImageError(f"the mask {path.name} has shape {pixels.shape[:2]}; the image it belongs to has {grid}")
     return np.asarray(pixels.max(axis=-1) > 127, bool)

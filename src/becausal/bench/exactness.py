@@ -1,4 +1,4 @@
-"""Against brute force: on tiny pictures every subset can be asked, so the smallest explanation is known."""
+"""Against brute force: on tiny images every subset can be asked, so the smallest explanation is known."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -32,10 +32,10 @@ from becausal.images.fills import make_background
 from becausal.methods.causal.exact import Table, is_explanation, smallest_size
 
 KINDS = ("random", "trained", "model")
-PER_MODEL = 50  # one picture of the model itself for so many tiny classifiers: each costs 65,536 calls at side 4
-TOGETHER = 10  # pictures per trained network
+PER_MODEL = 50  # one image of the model itself for so many tiny classifiers: each costs 65,536 calls at side 4
+TOGETHER = 10  # images per trained network
 PREFIX = "model-"
-TRIVIAL = "the empty picture has the label already"
+TRIVIAL = "the empty image has the label already"
 
 OPTIMAL = Measure("optimal", Column("optimal", "share", "high", "explanations as small as the smallest there is"), True)
 MINIMAL = Measure("minimal_set", Column("minimal", "share", "high", "explanations of which no subset is enough"), True)
@@ -44,7 +44,7 @@ RANK = Measure("rank", Column("rank agreement", "number", "high", "rank correlat
 
 
 def collect(settings: Settings, classifier: Classifier) -> Pool:
-    """Tiny classifiers, and the model on blocks of a few pictures; trivial ones are left out."""
+    """Tiny classifiers, and the model on blocks of a few images; trivial ones are left out."""
     limit = settings.limit or 100
     pools = [take(_tiny(kind, settings), judged(settings, _refuse_trivial), limit, 10 * limit) for kind in KINDS[:2]]
     pools.append(Pool(_model_samples(settings, classifier, max(1, limit // PER_MODEL))))
@@ -144,8 +144,8 @@ def summarise(rows: Sequence[Row]) -> Findings:
         measure_table("methods", "All classifiers", found, measures),
         measure_table(
             "kinds", "By kind of classifier", found, measures, by=kinds, order=lambda key: KINDS.index(key[0]),
-            note="random: random weights, random pictures; trained: small networks fitted to noisy patterns; model: the "
-            "model that was given, on as many blocks of a picture as the others have pixels. All minimised pixel by pixel.",
+            note="random: random weights, random images; trained: small networks fitted to noisy patterns; model: the "
+            "model that was given, on as many blocks of an image as the others have pixels. All minimised pixel by pixel.",
         ),
         paired_table(found, RATIO),
     )  # fmt: skip
@@ -156,7 +156,7 @@ def summarise(rows: Sequence[Row]) -> Findings:
 
 BENCH = Bench(
     name="exact",
-    question="On tiny pictures, where every subset can be asked: is the explanation the smallest there is?",
+    question="On tiny images, where every subset can be asked: is the explanation the smallest there is?",
     paper="No counterpart: the paper calls the exact problem intractable and does not measure how close it comes.",
     methods="causal,dc-causal",
     limit=100,

@@ -28,14 +28,14 @@ from becausal.core.metrics import STEPS, iou, points_inside, rank_agreement, tra
 from becausal.core.problem import Problem
 from becausal.engine.engine import Engine
 
-NOTE = "Areas and pointing are means over the seeds of each picture; n counts pictures."
+NOTE = "Areas and pointing are means over the seeds of each image; n counts images."
 SEEDS = 3  # runs of each method, seeds one after the other
 MARKS = range(0, STEPS + 1, 5)  # steps whose confidence is kept, for the drawn curves
 
 INSERTION = Measure("insertion", Column("insertion", "number", "high", "area under the confidence as pixels are shown"))
 DELETION = Measure("deletion", Column("deletion", "number", "low", "the same as pixels are hidden"))
-POINTING = Measure("pointing", Column("pointing", "share", "high", "pictures whose map is highest on the object"))
-SAME_SET = Measure("seed_iou", Column("IoU, seeds", "share", "high", "of a picture's explanations under two seeds"))
+POINTING = Measure("pointing", Column("pointing", "share", "high", "images whose map is highest on the object"))
+SAME_SET = Measure("seed_iou", Column("IoU, seeds", "share", "high", "of an image's explanations under two seeds"))
 SAME_MAP = Measure("seed_rank", Column("rank, seeds", "number", "high", "rank correlation of maps under two seeds"))
 
 
@@ -58,7 +58,7 @@ def measure(subject: Subject, explanation: Explanation, classifier: Classifier) 
 
 
 def complete(rows: list[Row]) -> list[Row]:
-    """On the first row of each picture and method: how alike the answers under different seeds are."""
+    """On the first row of each image and method: how alike the answers under different seeds are."""
     found: dict[int, Row] = {}
     for part in groups(answered(rows), "name", "method").values():
         pairs = list(combinations(part, 2))
@@ -93,7 +93,7 @@ def summarise(rows: Sequence[Row]) -> Findings:
 
 
 def _means(rows: Sequence[Row], once: Sequence[Row]) -> list[Row]:
-    """One row per picture and method: the means over its seeds."""
+    """One row per image and method: the means over its seeds."""
     alike = {(row["name"], row["method"]): row for row in once}
     out = []
     for (name, method), part in groups(rows, "name", "method").items():

@@ -23,7 +23,7 @@ THREADS, TRIES, PATIENCE = 8, 3, 30.0  # files at once; attempts at each; second
 
 @dataclass(frozen=True)
 class Published:
-    """A set as it was published: its folder, its list, the folder of its pictures, and what all files must hash to.
+    """A set as it was published: its folder, its list, the folder of its images, and what all files must hash to.
 
     sha256: of the text with a line `sha256␠␠relative/path` per file, sorted by path.
     """
@@ -92,11 +92,11 @@ def get_set(name: str, out: Path, *, address: str | None = None, watch: Watch | 
 
 
 def list_names(listing: Path) -> list[str]:
-    """The pictures a list names, in its order. Raises OutputError for a name that is none."""
+    """The images a list names, in its order. Raises OutputError for a name that is none."""
     names = [line.split()[0] for line in listing.read_text(encoding="utf-8").splitlines() if line.strip()]
     for name in names:
         if not re.fullmatch(r"\w[\w.-]*", name):
-            raise OutputError(f"{listing} names a picture {name!r}, which is no file name")
+            raise OutputError(f"{listing} names an image {name!r}, which is no file name")
     return list(dict.fromkeys(names))
 
 
@@ -147,5 +147,5 @@ def say_instead(name: str, out: Path) -> str:
     make = "photobombing" if name == "photobombing" else "roaming"
     return (
         f"without a network: copy the folder benchmarks/{SETS[name].folder} of {REPOSITORY} to {out} from elsewhere, make "
-        f"a set of your own pictures with becausal data make {make}, or take becausal bench scenes, which needs no data"
+        f"a set of your own images with becausal data make {make}, or take becausal bench scenes, which needs no data"
     )

@@ -115,7 +115,7 @@ def _dress(axes: Axes, plot: Plot) -> None:
 
 
 def _order(plot: Plot) -> list[int]:
-    """The legend's order: curves that rise early first, so that it reads as the picture does."""
+    """The legend's order: curves that rise early first, so that it reads as the image does."""
     heights = [sum(line.y) / max(1, len(line.y)) for line in plot.lines]
     if plot.kind == "points":
         return list(range(len(heights)))

@@ -1,4 +1,4 @@
-"""Does it matter what hidden pixels become? The same pictures under eleven fills."""
+"""Does it matter what hidden pixels become? The same images under eleven fills."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -52,7 +52,7 @@ def measure(subject: Subject, explanation: Explanation, classifier: Classifier) 
 
 
 def complete(rows: list[Row]) -> list[Row]:
-    """Each explanation compared with that of the same picture under grey."""
+    """Each explanation compared with that of the same image under grey."""
     greys = {(r["name"], r["method"]): r for r in answered(rows) if r["fill"] == "grey"}
     out = []
     for row in rows:
@@ -65,13 +65,13 @@ def complete(rows: list[Row]) -> list[Row]:
 
 
 def summarise(rows: Sequence[Row]) -> Findings:
-    """Means under each fill, and how far they lie apart: between fills, and for a single picture."""
+    """Means under each fill, and how far they lie apart: between fills, and for a single image."""
     found = answered(rows)
     has_truth = any(row.get("overlap") is not None for row in found)
     measures = (SIZE, *((OVERLAP, CLEAR) if has_truth else ()), LIKE_GREY, CALLS)
     by_fill = measure_table(
         "fills", "Under each fill", found, measures, by=Grouping(("method", "fill")),
-        note="A picture is missing under a fill where the empty picture already has the label.",
+        note="An image is missing under a fill where the empty image already has the label.",
     )  # fmt: skip
     tables = [_spread_table(found, (SIZE, OVERLAP) if has_truth else (SIZE,)), by_fill]
     plots = [_plot(found, SIZE, "size", "Size of the explanation under each fill", "share of the view")]
@@ -92,15 +92,15 @@ def _spread_table(rows: Sequence[Row], measures: Sequence[Measure]) -> Table:
     columns = (
         Column("method"),
         Column("of"),
-        Column("n", "count", None, "pictures explained under all fills"),
+        Column("n", "count", None, "images explained under all fills"),
         Column("spread of the means", "share", None, "largest mean over the fills less the smallest, in points"),
-        Column("spread per picture", "share", None, "largest less smallest value of one picture, averaged, in points"),
+        Column("spread per image", "share", None, "largest less smallest value of one image, averaged, in points"),
     )
     return Table("spread", "How far the fills lie apart", columns, tuple(lines))
 
 
 def _under_all(rows: Sequence[Row]) -> list[Row]:
-    """The rows of pictures that were explained under every fill that occurs."""
+    """The rows of images that were explained under every fill that occurs."""
     fills = {row["fill"] for row in rows}
     by_name = groups(rows, "name")
     return [row for part in by_name.values() if {r["fill"] for r in part} == fills for row in part]

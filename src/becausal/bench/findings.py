@@ -98,7 +98,7 @@ class Measure:
 
 
 SIZE = Measure("size", Column("size", "share", "low", "share of the view's pixels in the explanation"))
-CALLS = Measure("calls", Column("calls", "count", None, "model calls per picture, extraction included"))
+CALLS = Measure("calls", Column("calls", "count", None, "model calls per image, extraction included"))
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def measure_table(
     note: str = "",
     order: Callable[[tuple[Any, ...]], Any] | None = None,
 ) -> Table:
-    """A line per group with the estimate of each measure, and how many pictures are behind it."""
+    """A line per group with the estimate of each measure, and how many images are behind it."""
     by = by or Grouping()
     found = groups(rows, *by.keys)
     keys = sorted(found, key=order) if order is not None else list(found)
@@ -152,7 +152,7 @@ def measure_table(
 
 
 def paired_table(rows: Sequence[Row], measure: Measure, *, reference: str | None = None) -> Table | None:
-    """Every method against the reference (the first), on the pictures both explained; None with one method only."""
+    """Every method against the reference (the first), on the images both explained; None with one method only."""
     found = {str(key[0]): _by_name(group, measure.key) for key, group in groups(rows, "method").items()}
     if len(found) < 2:
         return None
@@ -167,28 +167,28 @@ def paired_table(rows: Sequence[Row], measure: Measure, *, reference: str | None
     kind: Kind = "points" if measure.column.kind == "share" else "number"
     columns = (
         Column("against"),
-        Column("pairs", "count", None, "pictures both explained"),
+        Column("pairs", "count", None, "images both explained"),
         Column("difference, points" if kind == "points" else "difference", kind, None, f"{first} less the other, mean"),
-        Column("lower", "count", None, f"pictures on which {first} is lower"),
-        Column("higher", "count", None, f"pictures on which {first} is higher"),
+        Column("lower", "count", None, f"images on which {first} is lower"),
+        Column("higher", "count", None, f"images on which {first} is higher"),
         Column("equal", "count"),
         Column("p", "p", None, "sign-flip test on the mean difference, Holm-corrected within this table"),
     )
     named = measure.column.name
-    title = f"{named[0].upper()}{named[1:]}: {first} against each other method, picture by picture"
+    title = f"{named[0].upper()}{named[1:]}: {first} against each other method, image by image"
     return Table(f"paired-{measure.key}", title, columns, tuple(lines))
 
 
 def within_plot(
     name: str, title: str, x: str, rows: Sequence[Row], key: str, *, first: float = 0.0, last: float = 1.0
 ) -> Plot:
-    """For each method the share of pictures whose value is at most x."""
+    """For each method the share of images whose value is at most x."""
     bounds = np.linspace(first, last, 201)
     lines = []
     for (method,), group in groups(rows, "method").items():
         shares = share_within(numbers(group, key), bounds)
         lines.append(Line(str(method), tuple(bounds.tolist()), tuple(shares.tolist())))
-    return Plot(name, title, x, "share of pictures", tuple(lines), "step", "xy" if last <= 1.0 else "y")
+    return Plot(name, title, x, "share of images", tuple(lines), "step", "xy" if last <= 1.0 else "y")
 
 
 def points_line(label: str, x: Sequence[float], found: Sequence[Estimate]) -> Line:

@@ -48,7 +48,7 @@ PIECES = Measure("pieces_share", Column("pieces found", "share", "high", "share 
 def collect(settings: Settings, classifier: Classifier) -> Pool:
     """Scenes of five levels of occlusion in turn, those that the model names rightly."""
     if settings.data is not None:
-        raise OptionError("the bench scenes draws its own pictures and takes no --data")
+        raise OptionError("the bench scenes draws its own images and takes no --data")
     need_scene_labels(classifier)
     limit = settings.limit or 100
     return take(_in_turn(settings.seed), judged(settings, rightly_labelled(classifier)), limit, 4 * limit)
@@ -117,7 +117,7 @@ def summarise(rows: Sequence[Row]) -> Findings:
 BENCH = Bench(
     name="scenes",
     question="With everything known: is the explanation on what can be seen of the object, and in how many of its pieces?",
-    paper="No counterpart: generated pictures with exact truth.",
+    paper="No counterpart: generated images with exact truth.",
     methods="all",
     limit=100,
     collect=collect,

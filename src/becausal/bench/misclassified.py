@@ -29,13 +29,13 @@ from becausal.core.contracts import Classifier
 from becausal.core.errors import OptionError
 from becausal.core.metrics import overlap
 
-TRIES = 60  # scenes drawn per picture wanted: a good classifier is seldom wrong
+TRIES = 60  # scenes drawn per image wanted: a good classifier is seldom wrong
 OVERLAP = Measure("overlap", Column("on occluder", "share", None, "share of the explanation on the occluder"))
-CONFIDENCE = Measure("original", Column("confidence", "number", None, "of the label in the whole picture"))
+CONFIDENCE = Measure("original", Column("confidence", "number", None, "of the label in the whole image"))
 
 
 def collect(settings: Settings, classifier: Classifier) -> Pool:
-    """Half of the pictures with a wrong label, half with a right one, of the folder or of hard scenes."""
+    """Half of the images with a wrong label, half with a right one, of the folder or of hard scenes."""
     half = max(1, (settings.limit or 100) // 2)
     if settings.data is None:
         need_scene_labels(classifier)
@@ -43,17 +43,17 @@ def collect(settings: Settings, classifier: Classifier) -> Pool:
     else:
         samples = [sample for sample in read_set(settings.data) if sample.label is not None]
         if not samples:
-            raise OptionError(f"the bench misclassified needs true labels, and the pictures in {settings.data} have none")
+            raise OptionError(f"the bench misclassified needs true labels, and the images in {settings.data} have none")
         found = _sort(samples, classifier, len(samples), len(samples))
     if not found["wrong"]:
-        raise OptionError("the model was right on all pictures that were tried: there is no wrong label to explain")
+        raise OptionError("the model was right on all images that were tried: there is no wrong label to explain")
     chosen = [sample for part in found.values() for sample in spread(part, half)]
     short = {f"{kind} labels wanted and not found": half - len(part) for kind, part in found.items() if len(part) < half}
     return Pool(tuple(chosen), short)
 
 
 def _sort(samples: Iterable[Sample], classifier: Classifier, most: int, tries: int) -> dict[str, list[Sample]]:
-    """At most so many pictures with a wrong label, and with a right one."""
+    """At most so many images with a wrong label, and with a right one."""
     found: dict[str, list[Sample]] = {"wrong": [], "right": []}
     for number, sample in enumerate(samples):
         if number == tries or all(len(part) >= most for part in found.values()):

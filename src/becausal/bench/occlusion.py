@@ -1,4 +1,4 @@
-"""Pictures without truth, partly occluded ones say: size of explanations, and how much of a ranking keeps the label."""
+"""Images without truth, partly occluded ones say: size of explanations, and how much of a ranking keeps the label."""
 
 from collections.abc import Sequence
 
@@ -58,7 +58,7 @@ def summarise(rows: Sequence[Row]) -> Findings:
         for (method,), group in groups(found, "method").items()
     )
     plots = (
-        Plot("right", "Label kept by the first pixels of the ranking", "share of pixels shown", "share of pictures", lines),
+        Plot("right", "Label kept by the first pixels of the ranking", "share of pixels shown", "share of images", lines),
         within_plot("size", "Size of the explanations", "at most this share of the view", found, "size"),
     )
     return Findings(tuple(t for t in tables if t is not None), plots)
@@ -67,7 +67,7 @@ def summarise(rows: Sequence[Row]) -> Findings:
 BENCH = Bench(
     name="occlusion",
     question="How small are explanations, and how few of a ranking's first pixels keep the label?",
-    paper="On occluded COCO pictures with a compositional net: under 13 % of the pixels for dc-causal against 37.8 % for "
+    paper="On occluded COCO images with a compositional net: under 13 % of the pixels for dc-causal against 37.8 % for "
     "SBFL, and 80 % of the labels right on the first 20 % of the pixels.",
     methods="all",
     limit=100,

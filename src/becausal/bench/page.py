@@ -19,7 +19,7 @@ from becausal.render.wording import say_count
 if TYPE_CHECKING:
     from becausal.bench.running import Run
 
-FEW = 30  # pictures: with fewer, the page says so
+FEW = 30  # images: with fewer, the page says so
 
 
 def write_page(run: "Run", classifier: Classifier) -> None:
@@ -35,7 +35,7 @@ def write_page(run: "Run", classifier: Classifier) -> None:
 
 
 def render_page(run: "Run", drawings: Sequence[tuple[str, bytes]], strips: Sequence[Strip]) -> str:
-    """The page as text; no script, no outside font, picture or style."""
+    """The page as text; no script, no outside font, image or style."""
     bench, findings = run.bench, run.findings
     parts = [_head(run), *(_table(table) for table in findings.tables[:1])]
     parts += [_drawing(title, svg) for title, svg in drawings]
@@ -151,10 +151,10 @@ def _strips(strips: Sequence[Strip]) -> str:
 
 
 def _left_out(run: "Run") -> str:
-    items = [(f"{count:,} pictures", reason) for reason, count in run.pool.left_out.items()]
+    items = [(f"{count:,} images", reason) for reason, count in run.pool.left_out.items()]
     items += [(method, f"did not run: {why}") for method, why in run.methods_left_out.items()]
     for method, counts in run.failures.items():
-        items += [(method, f"{count:,} pictures without an explanation: {why}") for why, count in counts.items()]
+        items += [(method, f"{count:,} images without an explanation: {why}") for why, count in counts.items()]
     if not items:
         return "<section>\n<h2>What was left out</h2>\n<p>Nothing.</p>\n</section>"
     listed = "".join(f"<dt>{escape(name)}</dt><dd>{escape(said)}</dd>" for name, said in items)

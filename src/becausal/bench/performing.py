@@ -1,4 +1,4 @@
-"""Doing what is still to be done: every arm on every picture, a row for each answer, or for why there is none."""
+"""Doing what is still to be done: every arm on every image, a row for each answer, or for why there is none."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -73,7 +73,7 @@ def _key(row: Row) -> tuple[Any, ...]:
 def _explain(
     arm: Arm, samples: Sequence[Sample], classifier: Classifier, bench: Bench, width: int | None
 ) -> Iterator[tuple[Sample, Row]]:
-    """Explain pictures side by side and measure each.
+    """Explain images side by side and measure each.
 
     Raises ModelError or MissingExtraError where the method cannot run on this model at all, NetworkError where the model
     cannot be reached, and KeyboardInterrupt where the user wished to stop: an explanation that was cut short is no row.
@@ -94,9 +94,9 @@ def _explain(
 
     begun = time.perf_counter()
     for number, answer in _guarded(explain_numbered(pictures(), classifier, request=arm.request, width=width)):
-        subject, subjects[number] = subjects[number], None  # pictures are not held longer than needed
+        subject, subjects[number] = subjects[number], None  # images are not held longer than needed
         if subject is None:
-            raise AnswerError(f"picture {number} was answered twice")
+            raise AnswerError(f"image {number} was answered twice")
         if isinstance(answer, Failure):
             if isinstance(answer.error, NetworkError):
                 raise answer.error
@@ -141,7 +141,7 @@ def _failed(error: BecausalError) -> Row:
 
 
 def in_order(rows: Sequence[Row], arms: Sequence[Arm], samples: Sequence[Sample]) -> list[Row]:
-    """The rows method by method and picture by picture, however they came."""
+    """The rows method by method and image by image, however they came."""
     places = {sample.name: i for i, sample in enumerate(samples)}
     turns = {_key({"method": arm.method, **arm.tags}): i for i, arm in enumerate(arms)}
     found = [row for row in rows if "name" in row]

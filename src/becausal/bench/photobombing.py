@@ -32,7 +32,7 @@ IOU = Measure("iou", Column("IoU", "share", "low", "intersection over union of e
 
 
 def collect(settings: Settings, classifier: Classifier) -> Pool:
-    """Pictures of the set whose label the model gives, with an occluder of at least 50 pixels of the view."""
+    """Images of the set whose label the model gives, with an occluder of at least 50 pixels of the view."""
     if settings.data is None:
         raise OptionError(
             "the bench photobombing needs --data DIR: fetch the set with becausal data get photobombing, make one with "

@@ -1,4 +1,4 @@
-"""The pictures on a bench's page: where the first method does best and worst, and what the others do there."""
+"""The images on a bench's page: where the first method does best and worst, and what the others do there."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ from becausal.render.wording import say_share
 
 CASES = 3  # best ones, and worst ones
 METHODS = 7  # explanations shown of each
-SIDE = 224  # pixels a drawn picture has at most, so that the page stays small
+SIDE = 224  # pixels a drawn image has at most, so that the page stays small
 TRUTH = np.array([255, 176, 32], np.uint8)
 
 
 @dataclass(frozen=True)
 class Card:
-    """A drawn picture with a title and a line below."""
+    """A drawn image with a title and a line below."""
 
     png: bytes
     title: str
@@ -35,7 +35,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Strip:
-    """One picture and what methods made of it, under a heading."""
+    """One image and what methods made of it, under a heading."""
 
     heading: str
     said: str
@@ -66,7 +66,7 @@ def choose_strips(bench: Bench, rows: Sequence[Row], samples: Sequence[Sample], 
             try:
                 strips.append(_methods(heading, said, row, found, by_name[row["name"]], bench, classifier))
             except BecausalError:
-                continue  # a picture that cannot be read any more has its row, but no strip
+                continue  # an image that cannot be read any more has its row, but no strip
     return strips
 
 
@@ -91,13 +91,13 @@ def _steps(strip: dict[str, Any], sample: Sample, bench: Bench, classifier: Clas
         level = unpack_map(row["_map"])
         png = _png(subject, paint_map, unpack_set(row["_shown"]), bench, level)
         cards.append(Card(png, str(row[strip["caption"]]), f"{say_share(row['size'])}, {row['calls']:,} calls"))
-    said = "The map over the picture, the explanation outlined."
+    said = "The map over the image, the explanation outlined."
     return Strip("Step by step", said, f"{sample.name}, {strip['title']}", tuple(cards))
 
 
 def _original(subject: Subject, bench: Bench) -> Card:
     png = _png(subject, paint_picture, np.zeros(subject.view.grid, bool), bench)
-    return Card(png, "the picture", "")
+    return Card(png, "the image", "")
 
 
 def _png(subject: Subject, paint: Any, visible: Visible, bench: Bench, level: NDArray[np.float64] | None = None) -> bytes:

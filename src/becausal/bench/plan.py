@@ -1,4 +1,4 @@
-"""What a bench is made of: settings, the pictures it takes, what is asked of each, and what is measured."""
+"""What a bench is made of: settings, the images it takes, what is asked of each, and what is measured."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,9 +18,9 @@ from becausal.images.loading import InputImage, View
 class Settings:
     """All that bears on the rows of a run.
 
-    methods: names, or name:key=value:key=value with options. limit: how many pictures at most. grain: "default" is each
+    methods: names, or name:key=value:key=value with options. limit: how many images at most. grain: "default" is each
     method's own way: causal minimises, maps are only cut off where the label holds; a number minimises all alike.
-    side: of the tiny pictures of the bench exact. known: the names of the pictures of a run that goes on, which need not be
+    side: of the tiny images of the bench exact. known: the names of the images of a run that goes on, which need not be
     judged again; the only field that has no bearing on the rows.
     """
 
@@ -46,7 +46,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Pool:
-    """The pictures of a run, and how many were left out for which reason."""
+    """The images of a run, and how many were left out for which reason."""
 
     samples: tuple[Sample, ...]
     left_out: Mapping[str, int] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Arm:
-    """What is asked of every picture: a method under one request. tags tell arms of one method apart."""
+    """What is asked of every image: a method under one request. tags tell arms of one method apart."""
 
     method: str
     request: Request
@@ -63,7 +63,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Subject:
-    """A picture as it is explained: the sample, its picture, its view, and its truths over the view's grid."""
+    """An image as it is explained: the sample, its image, its view, and its truths over the view's grid."""
 
     sample: Sample
     picture: InputImage
@@ -81,9 +81,9 @@ class Bench:
     """An experiment.
 
     question: what it measures, in a line. paper: what the paper reports of it. methods: the default, "all" or names.
-    limit: pictures by default, None for all. judge: the column by which best and worst pictures are told, low is best
-    where `low`. truth: the set drawn over pictures. measure: what to note of an explanation; perform: does an arm in its
-    own way instead. pictures: which rows to draw, instead of the best and the worst.
+    limit: images by default, None for all. judge: the column by which best and worst images are told, low is best
+    where `low`. truth: the set drawn over images. measure: what to note of an explanation; perform: does an arm in its
+    own way instead. images: which rows to draw, instead of the best and the worst.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Planting photobombers, or a roaming object, into pictures, with every planted pixel recorded."""
+"""Planting photobombers, or a roaming object, into images, with every planted pixel recorded."""
 
 import json
 import shutil
@@ -21,12 +21,12 @@ from becausal.images.loading import load_image
 from becausal.models import find_label
 
 PAINTS = ("texture", "cutout")  # besides colours
-TRIES = 4  # places tried in a picture until its label stays
-LONGEST = 512  # pixels of a picture's short side: larger ones are made smaller first
+TRIES = 4  # places tried in an image until its label stays
+LONGEST = 512  # pixels of an image's short side: larger ones are made smaller first
 ROAMING_LIST, ROAMING_FOLDER = "roaming_groundtruth.csv", "roaming_images"
-UNREADABLE, LOST, UNSEEN = "the picture cannot be read", "the label is lost", "the model does not see the object"
+UNREADABLE, LOST, UNSEEN = "the image cannot be read", "the label is lost", "the model does not see the object"
 
-Watch = Callable[[int, int], None]  # (pictures done, pictures in all)
+Watch = Callable[[int, int], None]  # (images done, images in all)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,8 +34,8 @@ class Planting:
     """How photobombers look.
 
     shapes: of them one is drawn each time. paint: a colour as a fill names it, "texture" for stripes, checks or spots in
-    two random colours, "cutout" for pieces of other pictures; where those have transparency, their own outline is the
-    shape. area: the least and the largest share of the picture. seed: same seed, same pictures.
+    two random colours, "cutout" for pieces of other images; where those have transparency, their own outline is the
+    shape. area: the least and the largest share of the image. seed: same seed, same images.
     """
 
     shapes: tuple[str, ...] = SHAPES
@@ -49,7 +49,7 @@ class Planting:
             raise OptionError(f"unknown shape {', '.join(unknown) or 'none'}: take some of {', '.join(SHAPES)}")
         low, high = self.area
         if not 0.0 < low <= high <= 0.9:
-            raise OptionError(f"an area is a range of shares of the picture, 0 < low <= high <= 0.9, not {low}:{high}")
+            raise OptionError(f"an area is a range of shares of the image, 0 < low <= high <= 0.9, not {low}:{high}")
         if self.seed < 0:
             raise OptionError(f"a seed must be 0 or more, not {self.seed}")
         if self.paint not in PAINTS:
@@ -58,7 +58,7 @@ class Planting:
 
 @dataclass(frozen=True)
 class Made:
-    """What was made: the folder, how many pictures, and how many were left out for which reason."""
+    """What was made: the folder, how many images, and how many were left out for which reason."""
 
     folder: Path
     count: int
@@ -67,14 +67,14 @@ class Made:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A picture with something planted, (h, w, 3), the planted pixels, (h, w), and its line of the list, less the name."""
+    """An image with something planted, (h, w, 3), the planted pixels, (h, w), and its line of the list, less the name."""
 
     pixels: Pixels
     mask: Visible
     line: str
 
 
-Draw = Callable[[Pixels, str, float, np.random.Generator], Drawn | None]  # the picture, its name, how much it was shrunk
+Draw = Callable[[Pixels, str, float, np.random.Generator], Drawn | None]  # the image, its name, how much it was shrunk
 
 
 def make_photobombs(
@@ -87,10 +87,10 @@ def make_photobombs(
     boxes: Path | None = None,
     watch: Watch | None = None,
 ) -> Made:
-    """Plant a photobomber into each picture of a folder and keep those whose label the model still gives.
+    """Plant a photobomber into each image of a folder and keep those whose label the model still gives.
 
-    The label is the one the model gives without the photobomber. cutouts: a folder of pictures to cut pieces from; the
-    pictures themselves by default. boxes: a file with lines `name x0 y0 x1 y1`, in pixels of the picture; the
+    The label is the one the model gives without the photobomber. cutouts: a folder of images to cut pieces from; the
+    images themselves by default. boxes: a file with lines `name x0 y0 x1 y1`, in pixels of the image; the
     photobomber's middle then lies in the box. Writes the published layout, and masks/ with the planted pixels.
     """
     places = {} if boxes is None else read_boxes(boxes)
@@ -124,13 +124,13 @@ def make_roaming(
     seed: int = 0,
     watch: Watch | None = None,
 ) -> Made:
-    """Paste an object, a picture with transparency, somewhere on each picture; keep those on which the model sees it.
+    """Paste an object, an image with transparency, somewhere on each image; keep those on which the model sees it.
 
     label: what the object is; by default what the model says of it alone on grey. size: its width as a share of the
-    picture's short side.
+    image's short side.
     """
     if not 0.05 <= size <= 1.0:
-        raise OptionError(f"the size is a share of the picture's short side, 0.05 to 1, not {size}")
+        raise OptionError(f"the size is a share of the image's short side, 0.05 to 1, not {size}")
     if seed < 0:
         raise OptionError(f"a seed must be 0 or more, not {seed}")
     cutout = read_cutout(thing)
@@ -150,7 +150,7 @@ def _make(
     images: Path, out: Path, pictures: str, listing: str, draw: Draw, about: dict[str, Any], reason: str, seed: int,
     watch: Watch | None,
 ) -> Made:  # fmt: skip
-    """Draw on every picture and write what stands; the folder appears whole or not at all."""
+    """Draw on every image and write what stands; the folder appears whole or not at all."""
     samples = read_pictures(images)
     lines: list[str] = []
     sources: dict[str, str] = {}
@@ -180,7 +180,7 @@ def _make(
             sources[name] = sample.name
         if not lines:
             reasons = "; ".join(f"{why}: {count}" for why, count in left_out.items())
-            raise OptionError(f"of {len(samples):,} pictures none can be used ({reasons})")
+            raise OptionError(f"of {len(samples):,} images none can be used ({reasons})")
         (made / listing).write_text("".join(lines), encoding="utf-8")
         text = json.dumps(about | {"sources": sources}, indent=2)
         (made / "dataset.json").write_text(text + "\n", encoding="utf-8")
@@ -207,9 +207,9 @@ def _scaled(box: Box, share: float) -> Box:
 
 
 def _smaller(pixels: Pixels) -> tuple[Pixels, float]:
-    """The picture, small enough, and the share of its sides that is left."""
+    """The image, small enough, and the share of its sides that is left."""
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[-1] != 3:
-        raise ImageError("only pictures can be planted into")
+        raise ImageError("only images can be planted into")
     h, w = pixels.shape[:2]
     if min(h, w) <= LONGEST:
         return pixels, 1.0
@@ -221,7 +221,7 @@ def _smaller(pixels: Pixels) -> tuple[Pixels, float]:
 def _photobomber(
     pixels: Pixels, box: Box | None, planting: Planting, others: list[Path], rng: np.random.Generator
 ) -> tuple[Visible, str, Pixels]:
-    """Where it lies, (h, w), what it is called, and a whole picture of its colours."""
+    """Where it lies, (h, w), what it is called, and a whole image of its colours."""
     h, w = pixels.shape[:2]
     area = rng.uniform(*planting.area) * h * w
     if planting.paint == "cutout":

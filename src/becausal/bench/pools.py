@@ -1,4 +1,4 @@
-"""Which pictures a run takes, and which it leaves out, and why."""
+"""Which images a run takes, and which it leaves out, and why."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -12,7 +12,7 @@ from becausal.core.errors import BecausalError, OptionError
 from becausal.images.loading import InputImage, load_image, make_view
 from becausal.models import find_label
 
-Judging = Callable[[Sample], str | None]  # why a picture is left out, None where it is not
+Judging = Callable[[Sample], str | None]  # why an image is left out, None where it is not
 WRONG = "the model gives another label"
 
 
@@ -26,7 +26,7 @@ def see(sample: Sample, classifier: Classifier) -> Subject:
 
 
 def top_label(subject: Subject, classifier: Classifier) -> int:
-    """What the model says of a picture."""
+    """What the model says of an image."""
     return classify(subject.picture.pixels, classifier, top=1)[0][0]
 
 
@@ -94,7 +94,7 @@ def rightly_labelled(classifier: Classifier, *, least: str | None = None, pixels
 
 
 def usual_pool(settings: Settings, classifier: Classifier) -> Pool:
-    """The folder that was given, or generated scenes; only pictures whose label, where known, the model gives."""
+    """The folder that was given, or generated scenes; only images whose label, where known, the model gives."""
     if settings.data is not None:
         samples = read_set(settings.data)
         if all(sample.label is None for sample in samples):  # nothing to be judged by: no need to read them all

@@ -1,4 +1,4 @@
-"""Nothing is hidden: a known object roams over pictures; does the explanation, or the map, find it?"""
+"""Nothing is hidden: a known object roams over images; does the explanation, or the map, find it?"""
 
 from collections.abc import Sequence
 
@@ -35,13 +35,13 @@ HALF = Measure("found", Column("IoU over 0.5", "share", "high", "explanations wh
 TOP_IOU = Measure(
     "map_iou", Column("IoU, top", "share", "high", "the same of the map's highest pixels, as many as the object has")
 )
-TOP_HALF = Measure("map_found", Column("top over 0.5", "share", "high", "pictures on which that is over 0.5"), True)
-POINTING = Measure("pointing", Column("pointing", "share", "high", "pictures whose map is highest on the object"))
+TOP_HALF = Measure("map_found", Column("top over 0.5", "share", "high", "images on which that is over 0.5"), True)
+POINTING = Measure("pointing", Column("pointing", "share", "high", "images whose map is highest on the object"))
 INSIDE = Measure("inside", Column("inside", "share", "high", "share of the explanation that lies on the object"))
 
 
 def collect(settings: Settings, classifier: Classifier) -> Pool:
-    """Pictures on which the model sees the object."""
+    """Images on which the model sees the object."""
     if settings.data is None:
         raise OptionError(
             "the bench roaming-panda needs --data DIR: fetch the set with becausal data get roaming-panda, or make one "
@@ -87,8 +87,8 @@ def summarise(rows: Sequence[Row]) -> Findings:
 
 BENCH = Bench(
     name="roaming-panda",
-    question="Does the explanation, or the top of the map, find an object that roams over pictures?",
-    paper="Share of pictures with an IoU over 0.5: RAP 91.0, SBFL 76.7, dc-causal 72.3, Extremal 70.7, RISE 55.8, LRP 53.8, "
+    question="Does the explanation, or the top of the map, find an object that roams over images?",
+    paper="Share of images with an IoU over 0.5: RAP 91.0, SBFL 76.7, dc-causal 72.3, Extremal 70.7, RISE 55.8, LRP 53.8, "
     "GBP 20.8, IG 12.2 %.",
     methods="all",
     limit=None,

@@ -1,4 +1,4 @@
-"""Running a bench: every method on every picture, each row kept as it comes, then tables, figures and the page."""
+"""Running a bench: every method on every image, each row kept as it comes, then tables, figures and the page."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -49,7 +49,7 @@ class Run:
 
     @property
     def failures(self) -> dict[str, dict[str, int]]:
-        """By method, how many pictures got no explanation, and why."""
+        """By method, how many images got no explanation, and why."""
         return count_failures(self.rows)
 
     def summary(self) -> dict[str, Any]:
@@ -105,9 +105,9 @@ def run(
 ) -> Run:
     """Run a bench and write results.csv, summary.json, figures and report.html into `out`.
 
-    model: a spec or a classifier; labels to half: how it is loaded, as in `load_model`. data: the folder of pictures,
-    where the bench takes one. methods: names with commas between, or all; name:key=value gives options. limit: pictures at
-    most, evenly spaced. width: pictures explained side by side, by default as suits the device; the rows do not depend
+    model: a spec or a classifier; labels to half: how it is loaded, as in `load_model`. data: the folder of images,
+    where the bench takes one. methods: names with commas between, or all; name:key=value gives options. limit: images at
+    most, evenly spaced. width: images explained side by side, by default as suits the device; the rows do not depend
     on it. resume: go on with the run in `out`. Raises OptionError for what cannot be.
     """
     bench = load_bench(name)
@@ -159,21 +159,21 @@ def _plain(value: Any) -> Any:
 
 
 def _collect(bench: Bench, settings: Settings, classifier: Classifier, store: Store) -> Pool:
-    """The pictures; on resuming they must be the same."""
+    """The images; on resuming they must be the same."""
     before = next((row for row in store.rows if "_pool" in row), None)
     known = None if before is None else frozenset(before["_pool"])
     pool = bench.collect(replace(settings, known=known), classifier)
     if not pool.samples:
         reasons = "; ".join(f"{reason}: {count}" for reason, count in pool.left_out.items())
-        raise OptionError(f"there is no picture to explain ({reasons or 'the set is empty'})")
+        raise OptionError(f"there is no image to explain ({reasons or 'the set is empty'})")
     names = [sample.name for sample in pool.samples]
     if len(set(names)) != len(names):
-        raise OptionError("two pictures of this set have the same name")
+        raise OptionError("two images of this set have the same name")
     if before is None:
         store.append({"_pool": names, "_left_out": dict(pool.left_out)})
         return pool
     if before["_pool"] != names:
-        raise OptionError("the pictures are not those the run was begun with: give the same data, or another --out")
+        raise OptionError("the images are not those the run was begun with: give the same data, or another --out")
     return replace(pool, left_out=before["_left_out"])
 
 

@@ -1,4 +1,4 @@
-"""Shapes, textures and cut-outs to be planted into pictures, and boxes to plant them in."""
+"""Shapes, textures and cut-outs to be planted into images, and boxes to plant them in."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ Cutout = tuple[NDArray[np.uint8], NDArray[np.uint8]]  # (h, w, 3) colours and (h
 
 
 def draw_shape(grid: tuple[int, int], shape: str, area: float, rng: np.random.Generator, box: Box | None = None) -> Visible:
-    """A shape of about this area in pixels, its middle in the box, or anywhere as long as it is all in the picture."""
+    """A shape of about this area in pixels, its middle in the box, or anywhere as long as it is all in the image."""
     h, w = grid
     aspect = 1.0 if shape in ("box", "disk") else float(np.exp(rng.uniform(-0.7, 0.7)))
     round_ones = 4 / np.pi if shape in ("ellipse", "disk") else 1.0
@@ -48,23 +48,23 @@ def draw_texture(grid: tuple[int, int], rng: np.random.Generator) -> NDArray[np.
 
 
 def read_cutout(path: Path) -> Cutout:
-    """A picture's colours and its opacity, 255 where it has no transparency. Raises ImageError."""
+    """An image's colours and its opacity, 255 where it has no transparency. Raises ImageError."""
     try:
         with Image.open(path) as image:
             whole = np.asarray(image.convert("RGBA"))
     except FileNotFoundError:
         raise ImageError(f"there is no file {path}") from None
     except (UnidentifiedImageError, OSError, ValueError) as error:
-        raise ImageError(f"{path} cannot be read as a picture: {error}") from None
+        raise ImageError(f"{path} cannot be read as an image: {error}") from None
     return whole[..., :3].copy(), whole[..., 3].copy()
 
 
 def paste(
     pixels: Pixels, cutout: Cutout, width: int, rng: np.random.Generator, *, box: Box | None = None
 ) -> tuple[Pixels, Visible]:
-    """The cutout, this wide, somewhere on the picture, its middle in the box where one is given; what is half opaque counts.
+    """The cutout, this wide, somewhere on the image, its middle in the box where one is given; what is half opaque counts.
 
-    Returns the new picture and the planted pixels, (h, w).
+    Returns the new image and the planted pixels, (h, w).
     """
     h, w = pixels.shape[:2]
     tall = max(1, round(width * cutout[1].shape[0] / cutout[1].shape[1]))
@@ -96,7 +96,7 @@ def bounds(mask: Visible) -> Box:
 
 
 def read_boxes(path: Path) -> dict[str, Box]:
-    """The boxes of objects by picture, from lines `name x0 y0 x1 y1` with blanks or commas between. Raises OptionError."""
+    """The boxes of objects by image, from lines `name x0 y0 x1 y1` with blanks or commas between. Raises OptionError."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

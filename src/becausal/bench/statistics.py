@@ -24,7 +24,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Difference:
-    """One method less another on the pictures both have: the mean difference, who is lower how often, and p.
+    """One method less another on the images both have: the mean difference, who is lower how often, and p.
 
     p: how often a mean difference as large would come about if the sign of each were tossed.
     """

@@ -1,6 +1,6 @@
-"""Classifiers of tiny pictures, small enough that every subset of pixels can be asked: random, trained, or the model itself.
+"""Classifiers of tiny images, small enough that every subset of pixels can be asked: random, trained, or the model itself.
 
-Each is given as what it says to all subsets of one picture's n pixels: `answers`, (2^n, classes) probabilities, row m for
+Each is given as what it says to all subsets of one image's n pixels: `answers`, (2^n, classes) probabilities, row m for
 the subset with pixel i where bit i of m is set, as in `becausal.methods.causal.exact`.
 """
 
@@ -14,14 +14,14 @@ HIDDEN_UNITS = 24
 PATTERNS = 4
 CLASSES = PATTERNS + 1  # the last is "nothing"
 BACKGROUND = 0.5
-LEAST = 0.45  # a training picture that shows a smaller share of its pixels counts as nothing
+LEAST = 0.45  # a training image that shows a smaller share of its pixels counts as nothing
 
 Floats = NDArray[np.float64]
 Weights = tuple[Floats, Floats, Floats]  # inner (n, hidden), outer (hidden, classes), bias (classes,)
 
 
 def random_answers(side: int, rng: np.random.Generator) -> Scores:
-    """A random picture under a network of random weights; a bias against its label makes single pixels seldom enough."""
+    """A random image under a network of random weights; a bias against its label makes single pixels seldom enough."""
     picture = rng.random((side, side))
     inner, outer = rng.normal(size=(side * side, HIDDEN_UNITS)), rng.normal(size=(HIDDEN_UNITS, CLASSES))
     logits = forward(_mutants(picture), (inner, outer, np.zeros(CLASSES)))
@@ -31,7 +31,7 @@ def random_answers(side: int, rng: np.random.Generator) -> Scores:
 
 
 def trained_answers(side: int, network: np.random.Generator, picture: np.random.Generator) -> Scores:
-    """A picture that a trained network gets right. network, picture: where either comes from."""
+    """An image that a trained network gets right. network, image: where either comes from."""
     patterns = network.random((PATTERNS, side * side)) < 0.4
     weights = train(patterns, network)
     while True:
@@ -42,19 +42,19 @@ def trained_answers(side: int, network: np.random.Generator, picture: np.random.
 
 
 def draw_patterns(patterns: NDArray[np.bool_], rng: np.random.Generator) -> Floats:
-    """Noisy pictures of patterns, some of their pixels lost, (m, n)."""
+    """Noisy images of patterns, some of their pixels lost, (m, n)."""
     shown = patterns & (rng.random(patterns.shape) > 0.1)
     return np.clip(np.where(shown, 0.85, 0.15) + rng.normal(0, 0.1, patterns.shape), 0.0, 1.0)
 
 
 def forward(pixels: Floats, weights: Weights) -> Floats:
-    """The logits of pictures (m, n), (m, classes)."""
+    """The logits of images (m, n), (m, classes)."""
     inner, outer, bias = weights
     return np.asarray(np.maximum((pixels - BACKGROUND) @ inner, 0.0) @ outer + bias, np.float64)
 
 
 def train(patterns: NDArray[np.bool_], rng: np.random.Generator, *, steps: int = 600, batch: int = 64) -> Weights:
-    """A network of one hidden layer, fitted by gradient descent to noisy pictures of patterns, partly hidden."""
+    """A network of one hidden layer, fitted by gradient descent to noisy images of patterns, partly hidden."""
     n = patterns.shape[1]
     inner = rng.normal(size=(n, HIDDEN_UNITS)) * np.sqrt(2 / n)
     outer = rng.normal(size=(HIDDEN_UNITS, CLASSES)) * np.sqrt(1 / HIDDEN_UNITS)
@@ -90,7 +90,7 @@ def model_answers(view: Pixels, background: Pixels, side: int, classifier: Class
 
 
 def table_of(answers: Scores) -> Table:
-    """Whether the label of the whole picture is on top, for every subset."""
+    """Whether the label of the whole image is on top, for every subset."""
     labels = answers.argmax(axis=1)
     return np.asarray(labels == labels[-1], bool)
 
@@ -117,7 +117,7 @@ def exact_responsibilities(holds: Table) -> Floats:
 
 
 def _mutants(picture: Floats) -> Floats:
-    """All mutants of a picture (side, side), as rows of pixels, (2^n, n)."""
+    """All mutants of an image (side, side), as rows of pixels, (2^n, n)."""
     visible = all_visible(picture.shape).reshape(-1, picture.size)
     return np.where(visible, picture.ravel(), BACKGROUND)
 

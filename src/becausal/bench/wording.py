@@ -60,7 +60,7 @@ def best_rows(table: Table, column: int, controls: tuple[str, ...] = ("random", 
 
 
 def count_failures(rows: Sequence[Row]) -> dict[str, dict[str, int]]:
-    """By method, how many pictures got no explanation, by the kind of error."""
+    """By method, how many images got no explanation, by the kind of error."""
     found: dict[str, Counter[str]] = {}
     for row in rows:
         if row.get("error"):
@@ -72,10 +72,10 @@ def say_error(error: str) -> str:
     """The kind of an error in words."""
     kind, _, text = error.partition(": ")
     known = {
-        "FillError": "the empty picture has the label already",
+        "FillError": "the empty image has the label already",
         "UnstableModelError": "the model answered the same question in two ways",
         "TargetError": "the label does not hold on the view",
-        "ImageError": "the picture cannot be read",
+        "ImageError": "the image cannot be read",
     }
     return known.get(kind, text or kind)
 

@@ -62,7 +62,7 @@ class Comparison:
 
     @property
     def first(self) -> ExplanationRecord:
-        """Any of the explanations: they share picture, view, label and model."""
+        """Any of the explanations: they share image, view, label and model."""
         return next(row.explanation for row in self.rows if row.explanation is not None)
 
     def record(self) -> dict[str, Any]:

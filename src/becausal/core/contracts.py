@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 Grid = tuple[int, ...]
 Visible = NDArray[np.bool_]  # (n, *grid), or (*grid,) for one set
-Pixels = NDArray[Any]  # (*grid, channels), uint8 0..255 for pictures, float for signals and volumes
+Pixels = NDArray[Any]  # (*grid, channels), uint8 0..255 for images, float for signals and volumes
 Scores = NDArray[np.float32]  # (n, classes) probabilities
 Saliency = NDArray[np.float64]  # (*grid,), higher = more responsible
 
@@ -109,7 +109,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Geometry:
-    """How a picture becomes a view: resized, then cropped in the centre to `grid`.
+    """How an image becomes a view: resized, then cropped in the centre to `grid`.
 
     resize: short side to this many pixels; "squash" to `grid` whatever the aspect; (h, w) exactly; None: to the grid's
     own short side. interpolation: a name Pillow knows.
@@ -137,7 +137,7 @@ class Geometry:
 class ModelInfo:
     """What a classifier knows of itself; `notes` says in words what had to be guessed.
 
-    geometry: how pictures become views; None where the model takes arrays of any shape as they are.
+    geometry: how images become views; None where the model takes arrays of any shape as they are.
     channels: of the view, last axis; None where the model takes arrays as they are.
     output: `probabilities` over exclusive classes, `multilabel` independent probabilities, or just `labels`.
     numbers: the normalisation that will be applied, in words.
@@ -174,7 +174,7 @@ class ModelInfo:
 class Classifier(Protocol):
     """A model that can be asked.
 
-    `stage` brings one view and one background (the fill, as a full picture) to where the model lives, in the model's
+    `stage` brings one view and one background (the fill, as a full image) to where the model lives, in the model's
     own numbers. `ask` composes mutants of staged pairs and classifies them: row i shows view `which[i]` where
     `visible[i]` and its background elsewhere. `classify` takes whole pixels, (n, *grid, channels). Both return
     (n, classes) float32 probabilities, or (n,) integer labels where `info.output` is "labels". The engine never passes

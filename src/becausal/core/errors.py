@@ -2,11 +2,11 @@
 
     BecausalError
     ├── InputError              what was given cannot be used
-    │   ├── ImageError          a picture, signal or volume that cannot be read
+    │   ├── ImageError          an image, signal or volume that cannot be read
     │   ├── ModelError          a model that cannot be loaded, or a spec that names none
     │   ├── OptionError         an option with a value that makes no sense
     │   ├── TargetError         a target that is unknown, or does not hold on the whole view
-    │   └── FillError           a fill that is unknown, or under which the empty picture has the target already
+    │   └── FillError           a fill that is unknown, or under which the empty image has the target already
     ├── AnswerError             a model that broke while it was asked
     │   └── UnstableModelError  a model that answered the same question in two ways
     ├── MissingExtraError       an optional library is not installed; the message names the extra
@@ -26,7 +26,7 @@ class InputError(BecausalError):
 
 
 class ImageError(InputError):
-    """A picture, signal or volume cannot be read."""
+    """An image, signal or volume cannot be read."""
 
 
 class ModelError(InputError):
@@ -42,7 +42,7 @@ class TargetError(InputError):
 
 
 class FillError(InputError):
-    """The fill is unknown, or the empty picture under it has the target already."""
+    """The fill is unknown, or the empty image under it has the target already."""
 
 
 class AnswerError(BecausalError):

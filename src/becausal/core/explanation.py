@@ -24,7 +24,7 @@ SCHEMA = "becausal/explanation/2"
 class Origin:
     """Where the answer came from: everything needed to ask again.
 
-    image, image_sha256: the picture's name and the hash of its bytes. model, model_sha256: the model's spec and the hash
+    image, image_sha256: the image's name and the hash of its bytes. model, model_sha256: the model's spec and the hash
     of its file. preprocess: geometry and numbers in words. loading: the options the model was loaded with.
     """
 
@@ -89,7 +89,7 @@ class ExplanationRecord:
     """Why a classifier gave a label to a view.
 
     visible: (*grid,) bool, the explanation. responsibility: (*grid,) float, the map. others: further sufficient sets.
-    view, backgrounds: what was asked about. frame: the way back to the original picture. stopped_by: "finished",
+    view, backgrounds: what was asked about. frame: the way back to the original image. stopped_by: "finished",
     "budget", "interrupt", or "failure" (of the model; the last note says how).
     """
 
@@ -160,7 +160,7 @@ class ExplanationRecord:
         return Why(True, shown, self.mutant(self.visible & ~cell), cell, text)
 
     def on_original(self, values: Visible | Saliency) -> Any:
-        """An array over the view's grid, mapped onto the original picture; outside of the view False or 0."""
+        """An array over the view's grid, mapped onto the original image; outside of the view False or 0."""
         return self.frame.to_original(values)
 
     def __repr__(self) -> str:
@@ -208,7 +208,7 @@ class ExplanationRecord:
         }
 
     def renamed(self, image: str) -> Self:
-        """The same answer under another picture's name."""
+        """The same answer under another image's name."""
         return replace(self, origin=replace(self.origin, image=image))
 
 

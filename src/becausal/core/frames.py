@@ -15,7 +15,7 @@ from becausal.core.errors import ImageError
 class Frame:
     """Where a view lies on its original: resized from `original` to `resized`, then cut at `origin` to `grid`.
 
-    All four are spatial shapes or positions, one number per axis. A negative origin means padding before the picture.
+    All four are spatial shapes or positions, one number per axis. A negative origin means padding before the image.
     Along each axis view position v (in pixels, edges at whole numbers) shows original position
     (v + origin) · original / resized.
     """
@@ -116,7 +116,7 @@ class Frame:
 
 
 def plan_frame(original: tuple[int, int], geometry: Geometry) -> Frame:
-    """The frame of a picture of (h, w) under a geometry; sizes and the centre are rounded as torchvision rounds."""
+    """The frame of an image of (h, w) under a geometry; sizes and the centre are rounded as torchvision rounds."""
     match geometry.resize:
         case "squash":
             resized = geometry.grid

@@ -84,7 +84,7 @@ def _opening(problem: Problem) -> Search[Answers]:
             raise KeyboardInterrupt from None
         if told.cause is not None:
             raise told.cause from told.cause.__cause__
-        raise OptionError("the budget of calls is too small to ask even the whole and the empty picture") from None
+        raise OptionError("the budget of calls is too small to ask even the whole and the empty image") from None
     if not answers.holds[0]:
         raise TargetError(
             "the target does not hold on the whole view, so there is nothing to explain"
@@ -92,8 +92,7 @@ def _opening(problem: Problem) -> Search[Answers]:
         )
     if answers.holds[1]:
         raise FillError(
-            "the empty picture under this fill has the target already, so the explanation would be empty: "
-            "choose another fill"
+            "the empty image under this fill has the target already, so the explanation would be empty: choose another fill"
         )
     return answers
 

@@ -188,7 +188,7 @@ class Engine:
         """The pair where the model lives; a model may be asked there already, so what breaks is an AnswerError too."""
         return self._safely(lambda: self.classifier.stage(view, background))
 
-    # One turn: take in a picture, send a batch off, or wait for one and go on with what it says.
+    # One turn: take in an image, send a batch off, or wait for one and go on with what it says.
 
     def _turn(self, run: _Run[T], width: int, max_calls: int | None) -> bool:
         try:
@@ -253,7 +253,7 @@ class Engine:
                 shares.append(drive.send(count))
                 room -= shares[-1].rows
             if drive.todo:
-                waiting.append(drive)  # also pictures of another size or type: they wait for a batch of their own
+                waiting.append(drive)  # also images of another size or type: they wait for a batch of their own
         run.ready = waiting
         if self._later is not None and not run.flights:
             free = min(self._later.ahead, self.batch_size) - sum(share.rows for share in shares)

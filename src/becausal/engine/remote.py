@@ -30,7 +30,7 @@ PULSE = 0.1  # seconds between two words on how far a process is
 
 @dataclass(frozen=True)
 class Task:
-    """What a process is to do: explain the pictures it is given, `width` of them side by side. ahead: the classifier's."""
+    """What a process is to do: explain the images it is given, `width` of them side by side. ahead: the classifier's."""
 
     info: ModelInfo
     request: Any  # becausal.api.request.Request
@@ -98,7 +98,7 @@ class RemoteClassifier:
         return scores, seconds
 
     def pictures(self) -> Iterator[tuple[int, Any]]:
-        """The pictures of the task, with their numbers; the next one is asked for before it is needed."""
+        """The images of the task, with their numbers; the next one is asked for before it is needed."""
         self._line.send(("next",))
         self._line.send(("next",))
         while True:
@@ -141,7 +141,7 @@ class _Awaited:
 
 
 def work(task: Task, line: Connection, heard: "SimpleQueue[Any]") -> None:
-    """Explain the pictures of one task and send the answers back."""
+    """Explain the images of one task and send the answers back."""
     from becausal.api import Status, explain_numbered
 
     classifier = RemoteClassifier(task, line, heard)

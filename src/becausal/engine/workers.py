@@ -1,7 +1,7 @@
 """Searching in several processes for one model that lives here: batches of all of them, filled and answered together.
 
 Each process has the engine of `becausal.engine.remote`; here their questions are put together into full batches, and
-pictures are handed out as they are wanted. Answers do not depend on how many processes there are.
+images are handed out as they are wanted. Answers do not depend on how many processes there are.
 """
 
 import atexit
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 MOST = 12  # processes, where nothing is said
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")  # there are enough
-WORTH = 32  # pictures under which they are not worth the beginning
+WORTH = 32  # images under which they are not worth the beginning
 
 
 def natural_count() -> int:
@@ -124,7 +124,7 @@ def _take(count: int) -> list[Worker]:
 
 
 class Pool:
-    """Explains pictures in `count` processes; classifier: an AsyncClassifier, here."""
+    """Explains images in `count` processes; classifier: an AsyncClassifier, here."""
 
     def __init__(self, classifier: Any, request: "Request", *, count: int, width: int, batch_size: int) -> None:
         if os.name != "posix":
@@ -143,7 +143,7 @@ class Pool:
     def explain(
         self, images: Iterable[Any], progress: "Callable[[Status], None] | None"
     ) -> "Iterator[tuple[int, Explanation | Failure]]":
-        """Each answer with its picture's number, as it comes. Raises NetworkError, after what was under way, where the
+        """Each answer with its image's number, as it comes. Raises NetworkError, after what was under way, where the
         model cannot be reached any more.
         """
         workers = _take(self._count)

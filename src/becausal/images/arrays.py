@@ -31,7 +31,7 @@ def read_npy(path: Path, channels: Channels) -> tuple[Pixels, bool, tuple[str, .
 def read_array(array: NDArray[Any], channels: Channels, name: str) -> tuple[Pixels, bool, tuple[str, ...]]:
     """Pixels (*grid, channels), whether the array had no channel axis, and the reading taken, in words.
 
-    auto: (n,) is a signal, (h, w) a grid; (h, w, c) with c of 1, 3 or 4 and smaller than both is a picture, as is any
+    auto: (n,) is a signal, (h, w) a grid; (h, w, c) with c of 1, 3 or 4 and smaller than both is an image, as is any
     (h, w, 3) of uint8, any other 3-D array a volume; a 4-D array is a volume with channels. Raises ImageError for
     anything else.
     """
@@ -40,7 +40,7 @@ def read_array(array: NDArray[Any], channels: Channels, name: str) -> tuple[Pixe
     if array.ndim == 0 or array.size == 0 or array.size > _MOST_VALUES:
         raise ImageError(f"{name} has shape {array.shape}; expected one to four axes, none empty")
     if array.ndim > 4:
-        raise ImageError(f"{name} has {array.ndim} axes; expected one to four: give one picture, not a batch")
+        raise ImageError(f"{name} has {array.ndim} axes; expected one to four: give one image, not a batch")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise ImageError(f"{name} holds NaN or infinite numbers: replace them first")
     match channels:
@@ -59,20 +59,20 @@ def read_array(array: NDArray[Any], channels: Channels, name: str) -> tuple[Pixe
 
 
 def to_rgb(pixels: Pixels, name: str) -> NDArray[np.uint8]:
-    """A picture array of 0..255 as (h, w, 3) uint8: grey repeated, alpha composited over white.
+    """An image array of 0..255 as (h, w, 3) uint8: grey repeated, alpha composited over white.
 
-    Raises ImageError for what is no picture, or has no known scale.
+    Raises ImageError for what is no image, or has no known scale.
     """
     if pixels.dtype == np.uint8 and pixels.ndim == 3 and pixels.shape[-1] == 3:
         return pixels
     if pixels.ndim != 3 or pixels.shape[-1] not in (1, 3, 4):
         raise ImageError(
-            f"{name} has shape {pixels.shape}; this model takes pictures, (h, w) or (h, w, 3): "
+            f"{name} has shape {pixels.shape}; this model takes images, (h, w) or (h, w, 3): "
             "for signals and volumes give a python: function"
         )
     low, high = float(pixels.min()), float(pixels.max())
     if pixels.dtype != np.uint8 and (low < 0 or high > 255 or 0 < high <= 1):
-        raise ImageError(f"{name} holds {low:g}..{high:g}; this model takes pictures of 0..255: rescale it first")
+        raise ImageError(f"{name} holds {low:g}..{high:g}; this model takes images of 0..255: rescale it first")
     if pixels.shape[-1] == 4:
         colour, alpha = pixels[..., :3].astype(np.float64), pixels[..., 3:].astype(np.float64) / 255
         pixels = colour * alpha + 255 * (1 - alpha)

@@ -1,4 +1,4 @@
-"""What hidden pixels become: a full background picture, made once in pixel space.
+"""What hidden pixels become: a full background image, made once in pixel space.
 
 A fill is written `black`, `grey`, `white`, `#rrggbb` or `r,g,b`, `mean`, `blur`, `noise`, `inpaint`, or
 `image:FILE`. A fill turns a view into a background of the same shape and type; a mutant shows the view where visible
@@ -21,7 +21,7 @@ _LEVELS = {"black": 0.0, "grey": 128 / 255, "white": 1.0}
 
 
 def span(view: Pixels) -> tuple[float, float]:
-    """The range colours live in: 0..255 for pictures, the view's own range for float signals and volumes."""
+    """The range colours live in: 0..255 for images, the view's own range for float signals and volumes."""
     if view.dtype == np.uint8:
         return 0.0, 255.0
     low, high = float(view.min()), float(view.max())
@@ -68,7 +68,7 @@ def _noise(view: Pixels, rng: np.random.Generator) -> Pixels:
 def _inpaint(view: Pixels) -> Pixels:
     """Every pixel as a library would inpaint it from those around: blocks in two colours of a chessboard, in turn."""
     if view.ndim != 3 or view.dtype != np.uint8 or view.shape[-1] not in (1, 3):
-        raise FillError("the fill inpaint is for pictures only; for signals and volumes take mean, blur or noise")
+        raise FillError("the fill inpaint is for images only; for signals and volumes take mean, blur or noise")
     try:
         import cv2
     except ImportError:
@@ -119,6 +119,6 @@ def make_background(
     if fill.startswith("image:") and read_image is not None:
         other = read_image(fill.removeprefix("image:"))
         if other.shape != view.shape:
-            raise FillError(f"the fill picture has shape {other.shape}; the view has {view.shape}")
+            raise FillError(f"the fill image has shape {other.shape}; the view has {view.shape}")
         return _as_type(other.astype(np.float64), view)
     raise FillError(f"unknown fill {fill!r}: take one of {', '.join(NAMES)}, #rrggbb, r,g,b or image:FILE")

@@ -1,7 +1,7 @@
-"""Files, arrays and Pillow images as pictures, and pictures as views.
+"""Files, arrays and Pillow images as images, and images as views.
 
 An `InputImage` is what was given, read right: turned upright, 8 bits, three channels; or a raw array, whose channel axis
-is last and of size one where it had none. A `View` is the picture as the classifier sees it, with the `Frame` that
+is last and of size one where it had none. A `View` is the image as the classifier sees it, with the `Frame` that
 leads back.
 """
 
@@ -34,7 +34,7 @@ _MOST_RESIZED = 64_000_000  # beyond this a thin strip is cut before it is resiz
 class InputImage:
     """What was given, as an array, channel axis last.
 
-    pixels: (h, w, 3) uint8 for pictures; (*grid, channels) of any real type for raw arrays.
+    pixels: (h, w, 3) uint8 for images; (*grid, channels) of any real type for raw arrays.
     sha256: of the file's bytes, or of the array's. notes: what had to be done to read it.
     squeeze: the original had no channel axis.
     """
@@ -52,7 +52,7 @@ class InputImage:
 
 @dataclass(frozen=True)
 class View:
-    """A picture as the classifier sees it: (*grid, channels), not normalised, with the way back."""
+    """An image as the classifier sees it: (*grid, channels), not normalised, with the way back."""
 
     pixels: Pixels
     frame: Frame
@@ -64,7 +64,7 @@ class View:
 
 
 def load_image(source: Source, *, channels: Channels = "auto") -> InputImage:
-    """The picture in a file (any that Pillow reads, or .npy), in a Pillow image or in an array.
+    """The image in a file (any that Pillow reads, or .npy), in a Pillow image or in an array.
 
     channels: whether a raw array's last axis is its channels; "auto" tells by the shape, and the notes say how.
     Raises ImageError, one line, for what cannot be read.
@@ -78,15 +78,15 @@ def load_image(source: Source, *, channels: Channels = "auto") -> InputImage:
             pixels, notes = _decode(source, name)
         return InputImage(pixels, name, _digest(pixels.tobytes()), notes)
     if not isinstance(source, (str, bytes, os.PathLike)):
-        raise ImageError(f"a picture is a path, an array or a Pillow image, not {type(source).__name__}")
+        raise ImageError(f"an image is a path, an array or a Pillow image, not {type(source).__name__}")
     return _load_file(Path(os.fsdecode(source)), channels)
 
 
 def make_view(picture: InputImage, geometry: Geometry | None, *, channels: int | None = 3) -> View:
-    """The picture as a model with this geometry sees it.
+    """The image as a model with this geometry sees it.
 
     geometry None: as it is. channels: of the view the model wants; any number but 3 takes a raw array that fits
-    exactly. A picture that needs no resizing passes bit for bit. Raises ImageError for what does not fit.
+    exactly. An image that needs no resizing passes bit for bit. Raises ImageError for what does not fit.
     """
     if geometry is None:
         return View(picture.pixels, Frame.identity(picture.grid), picture.squeeze)
@@ -134,7 +134,7 @@ def _explained(name: str) -> Iterator[None]:
             raise ImageError(_too_big(name)) from None
         except UnidentifiedImageError:
             raise ImageError(
-                f"{name} is no picture that Pillow knows: give a JPEG, PNG, WebP, GIF, BMP, TIFF or .npy file"
+                f"{name} is no image that Pillow knows: give a JPEG, PNG, WebP, GIF, BMP, TIFF or .npy file"
             ) from None
         except MemoryError:
             raise ImageError(f"{name} is too large for the memory: make it smaller first") from None
@@ -178,23 +178,23 @@ def _as_rgb(image: Image.Image) -> tuple[NDArray[np.uint8], list[str]]:
 def _grey_of_many_bits(image: Image.Image) -> tuple[NDArray[np.uint8], list[str]]:
     values = np.asarray(image)
     if not np.isfinite(values).all():
-        raise ImageError("the picture holds NaN or infinite numbers")
+        raise ImageError("the image holds NaN or infinite numbers")
     low, high = float(values.min()), float(values.max())
     if image.mode == "F":
         if low < 0 or high > 255 or 0 < high <= 1:
             raise ImageError(
-                f"a float picture of {low:g}..{high:g} has no known scale: save it as 0..255, or give the array as .npy"
+                f"a float image of {low:g}..{high:g} has no known scale: save it as 0..255, or give the array as .npy"
             )
         grey, note = np.rint(values), "float grey rounded to 8 bits"
     elif low < 0 or high > 65535:
-        raise ImageError(f"a 32-bit picture of {low:g}..{high:g} has no known scale: save it with 8 or 16 bits")
+        raise ImageError(f"a 32-bit image of {low:g}..{high:g} has no known scale: save it with 8 or 16 bits")
     else:
         grey, note = np.rint(values / 257), "16-bit scaled to 8"
     return np.repeat(grey.astype(np.uint8)[:, :, None], 3, axis=2), [note]
 
 
 def _resize_and_cut(pixels: NDArray[np.uint8], frame: Frame, interpolation: str) -> NDArray[np.uint8]:
-    """(h, w, 3) resized and cut as the frame says; black where the cut is larger than the picture."""
+    """(h, w, 3) resized and cut as the frame says; black where the cut is larger than the image."""
     image = Image.fromarray(pixels)
     how = Image.Resampling[interpolation.upper()]
     (rows, columns), (top, left), (h, w) = frame.resized, frame.origin, frame.grid
@@ -202,7 +202,7 @@ def _resize_and_cut(pixels: NDArray[np.uint8], frame: Frame, interpolation: str)
         return np.asarray(image.resize((w, h), how, box=_box_on_original(frame)), np.uint8).copy()
     if (columns, rows) != image.size:
         image = image.resize((columns, rows), how)
-    # Pillow's crop reaches beyond the picture where it must, and leaves that black
+    # Pillow's crop reaches beyond the image where it must, and leaves that black
     return np.asarray(image.crop((left, top, left + w, top + h)), np.uint8).copy()
 
 

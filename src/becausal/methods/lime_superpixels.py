@@ -1,8 +1,8 @@
 """LIME: a linear model of the classifier around the view, over superpixels.
 
 After Ribeiro, Singh, Guestrin: "Why should I trust you?", KDD 2016. Own code, no library: the lime package wants a
-function of whole pictures and would call the model itself, past batches, memo and budget; what it adds to the formula
-below is a segmentation of two-dimensional colour pictures.
+function of whole images and would call the model itself, past batches, memo and budget; what it adds to the formula
+below is a segmentation of two-dimensional colour images.
 """
 
 from collections.abc import Iterator

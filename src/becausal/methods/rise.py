@@ -1,6 +1,6 @@
 """RISE: a pixel's value is the mean score over the random mutants that show it.
 
-After Petsiuk, Das, Saenko: RISE, BMVC 2018. Its masks are soft: a coarse random grid, interpolated, dims the picture.
+After Petsiuk, Das, Saenko: RISE, BMVC 2018. Its masks are soft: a coarse random grid, interpolated, dims the image.
 Here a pixel is shown or hidden, so each mask is rounded at one level drawn uniformly for the whole mask: pixel x is
 visible where u < m(x). Then P(x visible | m) = m(x) and P(x visible) = p at every pixel, whatever the cells and shifts:
 the rounding is unbiased, and the sets are as smooth as the masks they are level sets of.

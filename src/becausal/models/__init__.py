@@ -2,7 +2,7 @@
 
 load_model("photo_net.onnx")                    an ONNX file
 load_model("torch:net.py:build")                an nn.Module that build() returns; net.py:build:text, build("text")
-load_model("python:net.py:predict")             any function from a batch of pictures to scores, or just labels
+load_model("python:net.py:predict")             any function from a batch of images to scores, or just labels
 load_model("hf:google/vit-base-patch16-224")    Hugging Face, by name or folder
 load_model("timm:resnet50"), load_model("torchvision:resnet50"), load_model("keras:net.keras")
 load_model("oip:http://host:8000/v2/models/net") a model that can only be called, by the Open Inference Protocol
@@ -41,7 +41,7 @@ class Kind:
 KINDS: dict[str, Kind] = {
     "onnx": Kind("onnx_file", None, "FILE.onnx", "an ONNX file, run by onnxruntime"),
     "torch": Kind("torch_module", "torch", "torch:FILE.py:BUILD", "a function that returns a torch module"),
-    "python": Kind("python_function", None, "python:FILE.py:PREDICT", "any function from pictures to scores or labels"),
+    "python": Kind("python_function", None, "python:FILE.py:PREDICT", "any function from images to scores or labels"),
     "hf": Kind("huggingface", "hf", "hf:NAME-OR-FOLDER", "an image classifier of Hugging Face"),
     "timm": Kind("timm_hub", "timm", "timm:NAME", "a pretrained model of timm"),
     "torchvision": Kind("torchvision_hub", "torchvision", "torchvision:NAME", "a pretrained model of torchvision"),

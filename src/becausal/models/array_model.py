@@ -16,7 +16,7 @@ from becausal.models.outputs import Reading
 class ArrayClassifier:
     """Any network that takes numpy batches and returns numpy arrays.
 
-    run: a batch in the model's layout to its raw output, one row per picture. fixed_sizes: the only batch sizes, where
+    run: a batch in the model's layout to its raw output, one row per image. fixed_sizes: the only batch sizes, where
     not all are allowed. One call at a time: threads wait for each other, since batches share one buffer.
     """
 

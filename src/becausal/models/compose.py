@@ -1,6 +1,6 @@
 """Mutants in numpy: the view where visible, its background elsewhere, in the model's own numbers and layout.
 
-Normalisation looks at one pixel at a time, so both pictures are normalised once, when they are staged, and a mutant is
+Normalisation looks at one pixel at a time, so both images are normalised once, when they are staged, and a mutant is
 only a choice between two arrays: exactly what normalising the composed pixels would give.
 """
 
@@ -56,7 +56,7 @@ class Composer:
         self._shown: Visible = np.empty((0, 0), bool)  # and what it shows of it, (rows, pixels)
 
     def batch(self, pixels: Pixels) -> NDArray[Any]:
-        """Whole pictures, (n, *grid, channels), as a batch for the model."""
+        """Whole images, (n, *grid, channels), as a batch for the model."""
         values = self._prepare(pixels)
         if self._dtype is not None:
             values = values.astype(self._dtype, copy=False)
@@ -65,7 +65,7 @@ class Composer:
         return np.ascontiguousarray(values)
 
     def stage(self, view: Pixels, background: Pixels) -> StagedArrays:
-        """The two pictures, (*grid, channels), ready to be composed."""
+        """The two images, (*grid, channels), ready to be composed."""
         pair = self.batch(np.stack([view, background]))
         bits = pair.view(f"u{pair.itemsize}")
         return StagedArrays(bits[1].copy(), bits[0] ^ bits[1], pair.dtype)

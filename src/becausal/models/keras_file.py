@@ -43,14 +43,14 @@ def is_model(model: Any) -> bool:
 
 
 def wrap(model: Any, settings: Settings, *, spec: str | None = None, sha256: str | None = None) -> ArrayClassifier:
-    """A Keras model in memory as a classifier. Raises ModelError where it takes no pictures."""
+    """A Keras model in memory as a classifier. Raises ModelError where it takes no images."""
     from keras import ops
 
     if settings.device != "cpu" or settings.half:
         raise ModelError("where a Keras model runs is up to its backend: leave --device and half out")
     shape = getattr(model, "input_shape", None)
     if not isinstance(shape, tuple) or len(shape) != 4:
-        raise ModelError(f"the model's input is {shape}; pictures need 4 axes, such as (None, 224, 224, 3)")
+        raise ModelError(f"the model's input is {shape}; images need 4 axes, such as (None, 224, 224, 3)")
     layout: Layout = settings.layout or ("nchw" if shape[1] in (1, 3) and shape[3] not in (1, 3) else "nhwc")
     channels, h, w = (shape[1], shape[2], shape[3]) if layout == "nchw" else (shape[3], shape[1], shape[2])
     found = _metadata(model)

@@ -47,7 +47,7 @@ class _Entry:
 
 
 def load(target: str, settings: Settings, *, spec: str | None = None) -> ArrayClassifier:
-    """The classifier in an ONNX file. Raises ModelError for a file that is none, or takes no pictures."""
+    """The classifier in an ONNX file. Raises ModelError for a file that is none, or takes no images."""
     path = Path(target)
     session = _open(path, settings)
     entry = _read_entry(session, settings)
@@ -122,15 +122,15 @@ def _read_entry(session: Any, settings: Settings) -> _Entry:
     inputs = session.get_inputs()
     item = _named(inputs, settings.input_name, "input")
     if len(inputs) > 1 and settings.input_name is None:
-        raise ModelError(f"the model has {len(inputs)} inputs ({_names(inputs)}); a classifier of pictures has one")
+        raise ModelError(f"the model has {len(inputs)} inputs ({_names(inputs)}); a classifier of images has one")
     shape = [side if isinstance(side, int) and side > 0 else None for side in item.shape]
     if len(shape) != 4:
         raise ModelError(
-            f"the input {_described(item)} has {len(shape)} axes; pictures need 4, such as [N,3,224,224]: "
+            f"the input {_described(item)} has {len(shape)} axes; images need 4, such as [N,3,224,224]: "
             "for signals and volumes give a python: function"
         )
     if item.type not in _DTYPES:
-        raise ModelError(f"the input {_described(item)} is of a type that pictures cannot be turned into")
+        raise ModelError(f"the input {_described(item)} is of a type that images cannot be turned into")
     layout, notes = _find_layout(shape, settings.layout)
     channels, h, w = (shape[1], shape[2], shape[3]) if layout == "nchw" else (shape[3], shape[1], shape[2])
     if channels is None:
@@ -190,7 +190,7 @@ def _probe(
     try:
         return run_padded(run, batch, fixed)
     except Exception as error:  # see _open
-        raise ModelError(f"{path} cannot classify pictures of shape {batch.shape[1:]}: {_one_line(error)}") from None
+        raise ModelError(f"{path} cannot classify images of shape {batch.shape[1:]}: {_one_line(error)}") from None
 
 
 def _sizes(entry: _Entry, settings: Settings) -> tuple[tuple[int, ...], int]:

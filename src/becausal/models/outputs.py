@@ -57,7 +57,7 @@ class Reading:
 def as_table(raw: NDArray[Any]) -> NDArray[Any]:
     """Raw output as (n, columns): axes of size one after the second are dropped, (n,) becomes (n, 1)."""
     if raw.ndim == 0:
-        raise AnswerError("the model gave a single number; expected one row per picture")
+        raise AnswerError("the model gave a single number; expected one row per image")
     table = raw.reshape(len(raw), 1) if raw.ndim == 1 else raw
     if table.ndim > 2 and sum(side > 1 for side in table.shape[1:]) <= 1:
         table = table.reshape(len(table), -1)
@@ -67,10 +67,10 @@ def as_table(raw: NDArray[Any]) -> NDArray[Any]:
 
 
 def read_output(probe: NDArray[Any], *, said: OutputOption | None, by: str = "an option") -> tuple[Reading, tuple[str, ...]]:
-    """The reading of a model's output, from what was said of it or from its answers to probe pictures.
+    """The reading of a model's output, from what was said of it or from its answers to probe images.
 
-    probe: raw output for a few very different pictures. by: who said it. Also returns notes where values decided, or
-    spoke against what was said. Raises ModelError where the output is not one row per picture, or cannot be as said.
+    probe: raw output for a few very different images. by: who said it. Also returns notes where values decided, or
+    spoke against what was said. Raises ModelError where the output is not one row per image, or cannot be as said.
     """
     try:
         table = as_table(probe)
@@ -131,7 +131,7 @@ def parse_output(value: Any) -> OutputOption:
 
 
 def probe_pictures(grid: tuple[int, int], channels: int) -> NDArray[np.uint8]:
-    """Six very different pictures, (6, h, w, channels) uint8, always the same."""
+    """Six very different images, (6, h, w, channels) uint8, always the same."""
     h, w = grid
     rng = np.random.default_rng(0)
     out = np.empty((6, h, w, channels), np.uint8)

@@ -1,6 +1,6 @@
-"""Any Python function as a classifier: `predict(batch)` with batch (n, *shape) of the picture's own type.
+"""Any Python function as a classifier: `predict(batch)` with batch (n, *shape) of the image's own type.
 
-Pictures come as (n, h, w, 3) uint8, at their own size unless the file says `SIZE`; arrays as they were given. The
+Images come as (n, h, w, 3) uint8, at their own size unless the file says `SIZE`; arrays as they were given. The
 function returns (n, classes) scores, or just labels: n whole numbers or n names. numpy arrays, lists and torch tensors
 will do. See `user_code` for the constants that say more.
 """
@@ -49,7 +49,7 @@ class LabelBook:
 class PythonClassifier:
     """A function asked in batches.
 
-    What its output means is found when the first picture is staged or classified, unless it is said: until then
+    What its output means is found when the first image is staged or classified, unless it is said: until then
     `info.output` is a promise of probabilities. `info.labels` grows as a function that names labels names new ones.
     keeps_axis: a channel axis of size one is shown to the function; otherwise it is dropped, as arrays without one
     have it only inside this package.
@@ -103,7 +103,7 @@ class PythonClassifier:
         return np.concatenate([self._scores(self._composer.batch(pixels[i : i + self._batch_size])) for i in starts])
 
     def settle(self, probe: Pixels) -> None:
-        """Find out, once, what the function's output means, from its answers to a few pictures."""
+        """Find out, once, what the function's output means, from its answers to a few images."""
         with self._lock:
             if self._reading is not None:
                 return
@@ -124,7 +124,7 @@ class PythonClassifier:
         rows = len(batch)
         answer = as_array(self._function(batch))
         if len(answer.shape) == 0 or len(answer) != rows:
-            raise AnswerError(f"the function gave {answer.shape} for {rows} pictures; expected one row for each")
+            raise AnswerError(f"the function gave {answer.shape} for {rows} images; expected one row for each")
         if answer.dtype.kind not in "OUS":
             return answer.astype(np.int64) if answer.dtype.kind == "b" else answer
         with self._lock:
@@ -189,8 +189,8 @@ def wrap(
         output="labels" if said == "labels" else "multilabel" if said in _MANY else "probabilities",
         numbers=str(settings.numbers) if settings.numbers is not None else "pixels as they are",
         sha256=sha256,
-        inputs="an array of n pictures",
-        outputs=said or "found out with the first picture",
+        inputs="an array of n images",
+        outputs=said or "found out with the first image",
         notes=notes,
         loading=settings.loading.record(),
     )

@@ -45,7 +45,7 @@ def read_metadata(config: dict[str, Any], labels: tuple[str, ...] | None) -> Met
     if config.get("crop_mode") == "squash":
         resize = before
     elif config.get("crop_mode") == "border":
-        notes = ("timm would show the whole picture with a border: cropped in the centre instead",)
+        notes = ("timm would show the whole image with a border: cropped in the centre instead",)
     return Metadata(
         numbers=Normalisation(1 / 255, tuple(config["mean"]), tuple(config["std"]), name="its data config"),
         grid=(h, w),

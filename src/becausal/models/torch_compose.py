@@ -26,7 +26,7 @@ class StagedTensors:
 class Pool:
     """Pairs of view and background of one size, normalised, side by side in one tensor, (places, 2, h, w, channels).
 
-    So a batch of mutants of many pictures is one look-up, with nothing to put together first.
+    So a batch of mutants of many images is one look-up, with nothing to put together first.
     """
 
     def __init__(self, like: Tensor) -> None:

@@ -1,7 +1,7 @@
 """A torch module on a device, asked without waiting: batches of fixed sizes, each recorded once as a CUDA graph.
 
 A graph is replayed by one call, where a network of 150 layers takes as many, each of some microseconds: for small
-batches that is most of their time. Small batches of one picture have the making of their mutants in the graph as well.
+batches that is most of their time. Small batches of one image have the making of their mutants in the graph as well.
 What cannot be recorded is run as it is, and so is all on other devices.
 """
 
@@ -28,7 +28,7 @@ FREE = 1.3  # a batch that takes no more than this many times as long as the sma
 class _Recorded:
     """A network for batches of one size: what it is fed, its scores, and how to run it.
 
-    entry: pictures, (n, h, w, channels), or bits, (n, bytes), that say what is shown of one picture. network: what was
+    entry: images, (n, h, w, channels), or bits, (n, bytes), that say what is shown of one image. network: what was
     recorded; it holds the memory that a graph works in.
     """
 
@@ -160,7 +160,7 @@ class DeviceRunner:
                 self._shrink()
 
     def classify(self, pixels: Tensor) -> NDArray[Any]:
-        """The scores of pictures, (n, h, w, channels), on the device and in the network's numbers."""
+        """The scores of images, (n, h, w, channels), on the device and in the network's numbers."""
         import torch
 
         found = []
@@ -217,7 +217,7 @@ class DeviceRunner:
         return _Part(rows, slot, shelf)
 
     def _compose(self, staged: Sequence[StagedTensors], which: NDArray[np.intp], slot: _Slot, out: Tensor) -> None:
-        """Mutants of several pictures into a network's entry."""
+        """Mutants of several images into a network's entry."""
         pool = staged[0].pool
         places = places_of(staged, which)
         slot.places.numpy()[: len(which)] = places
@@ -227,7 +227,7 @@ class DeviceRunner:
         self._composer.compose_there(pool.pairs.index_select(0, where), bits, out)
 
     def _of_pictures(self, example: Tensor, size: int, grid: Grid) -> _Recorded:
-        """The network for batches of that size; example: a picture, (h, w, channels)."""
+        """The network for batches of that size; example: an image, (h, w, channels)."""
 
         def make() -> tuple[Tensor, Callable[[], Tensor]]:
             entry = example.new_zeros((size, *example.shape))
@@ -237,7 +237,7 @@ class DeviceRunner:
         return self._record("pictures", size, grid, make)
 
     def _of_bits(self, staged: StagedTensors, size: int, width: int, grid: Grid) -> _Recorded:
-        """The network for batches of that size, all of the same picture, with the making of the mutants."""
+        """The network for batches of that size, all of the same image, with the making of the mutants."""
         import torch
 
         pair = staged.pool.pairs[staged.place]

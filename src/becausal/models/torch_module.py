@@ -19,7 +19,7 @@ from becausal.models.user_code import call, file_sha256, load_function, read_con
 
 Tensor = Any  # torch.Tensor; torch is imported only when a torch model is loaded
 
-_PART = 256  # pictures a network is given at once: more bring nothing, and take memory
+_PART = 256  # images a network is given at once: more bring nothing, and take memory
 
 
 @final
@@ -129,7 +129,7 @@ class TorchClassifier:
         return self._composer.bring(pixels).clone().requires_grad_(True)
 
     def _answer(self, count: int, make: Callable[[slice], Tensor]) -> NDArray[Any]:
-        """The scores of `count` pictures, made and asked in parts; the parts get smaller where memory runs out.
+        """The scores of `count` images, made and asked in parts; the parts get smaller where memory runs out.
 
         Nothing waits for the device until all parts are under way, so the next is made while one is classified.
         """

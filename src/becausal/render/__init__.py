@@ -1,1 +1,1 @@
-"""Explanations as pictures and pages; loaded only when something is drawn."""
+"""Explanations as images and pages; loaded only when something is drawn."""

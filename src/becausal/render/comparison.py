@@ -46,7 +46,7 @@ def comparison_png(comparison: Comparison) -> bytes:
 
 
 def plot_comparison(comparison: Comparison) -> Figure:
-    """A card per method, map and explanation side by side, after a card of the picture itself."""
+    """A card per method, map and explanation side by side, after a card of the image itself."""
     cards = len(comparison.rows) + 1
     columns = 2 if cards <= 4 else 3 if cards <= 9 else 4
     lines = ceil(cards / columns)
@@ -77,7 +77,7 @@ def _draw_picture(
     figure: Figure, comparison: Comparison, sheet: Sheet, place: tuple[float, float, float], tall: float
 ) -> None:
     left, above, below = place
-    _title(figure, left, above, "the picture", say_shared(comparison))
+    _title(figure, left, above, "the image", say_shared(comparison))
     _image(figure, left, below, tall, paint_picture(sheet))
     if comparison.truth is not None:
         _image(figure, left + _SIDE + 0.05, below, tall, paint_truth(comparison, sheet))
@@ -121,7 +121,7 @@ def clipped(explanation: ExplanationRecord) -> ExplanationRecord:
 
 
 def paint_truth(comparison: Comparison, sheet: Sheet) -> Painted:
-    """The picture, dimmed, with the photobomber outlined."""
+    """The image, dimmed, with the photobomber outlined."""
     out = (paint_picture(sheet) * 0.45 + 120).astype(np.uint8)
     if comparison.truth is not None and comparison.truth.ndim == 2:
         inside = enlarge(comparison.truth, sheet.scale)

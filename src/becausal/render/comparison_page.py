@@ -29,7 +29,7 @@ CONTROLS = ("random", "centre")
 
 
 def render_comparison(comparison: Comparison) -> str:
-    """The page as text; no script, no outside font, picture or style."""
+    """The page as text; no script, no outside font, image or style."""
     first = comparison.first
     title = escape(f"Why {first.label}? {first.origin.image}, {len(comparison.rows)} methods")
     return (
@@ -67,7 +67,7 @@ def _head(comparison: Comparison) -> str:
     confidence = say_confidence(first.confidence)
     count = len(comparison.rows)
     lead = (
-        f"{count} methods on the same picture, model and target, each map turned into an explanation in the same way, "
+        f"{count} methods on the same image, model and target, each map turned into an explanation in the same way, "
         "but for a method that gives a set of its own (causal)."
     )
     return (
@@ -128,12 +128,12 @@ def _pictures(comparison: Comparison) -> str:
     if comparison.first.visible.ndim == 1:
         source = _data(comparison_png(comparison))
         image = f'<img src="{source}" alt="Each method on the signal.">'
-        return f'<section class="pictures wide"><figure>{image}</figure></section>'
+        return f'<section class="images wide"><figure>{image}</figure></section>'
     sheet = lay_out(comparison.first)
     seen = [as_png(paint_picture(sheet), sheet)]
     if comparison.truth is not None:
         seen.append(as_png(paint_truth(comparison, sheet), sheet))
-    cards = [_card(seen, "The picture", say_shared(comparison), f"The picture, labelled {comparison.first.label}.")]
+    cards = [_card(seen, "The image", say_shared(comparison), f"The image, labelled {comparison.first.label}.")]
     for row in comparison.rows:
         if row.explanation is not None:
             drawn = lay_out(clipped(row.explanation))

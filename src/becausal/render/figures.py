@@ -1,4 +1,4 @@
-"""Figures: what a notebook shows, and the two pictures among the saved files.
+"""Figures: what a notebook shows, and the two images among the saved files.
 
 Drawn with matplotlib's objects on the Agg canvas, never through pyplot: no global state, no window, any thread.
 """
@@ -32,7 +32,7 @@ DPI = 144
 
 
 def explanation_png(explanation: ExplanationRecord) -> bytes:
-    """The sufficient pixels as PNG: for a picture nothing but its pixels, enlarged; else a small figure."""
+    """The sufficient pixels as PNG: for an image nothing but its pixels, enlarged; else a small figure."""
     match explanation.visible.ndim:
         case 1:
             figure = new_figure(7.2, 2.6)
@@ -49,7 +49,7 @@ def explanation_png(explanation: ExplanationRecord) -> bytes:
 
 
 def plot_map(explanation: ExplanationRecord) -> Figure:
-    """The map over the picture, with a colour bar and a title."""
+    """The map over the image, with a colour bar and a title."""
     title = f"{say_label(explanation)} by {explanation.origin.method}"
     if explanation.visible.ndim == 1:
         figure = new_figure(7.2, 3.6)
@@ -66,7 +66,7 @@ def plot_map(explanation: ExplanationRecord) -> Figure:
 
 
 def plot(explanation: ExplanationRecord) -> Figure:
-    """The picture, the map and the explanation side by side; a curve over its map for a signal."""
+    """The image, the map and the explanation side by side; a curve over its map for a signal."""
     if explanation.visible.ndim == 1:
         figure = new_figure(8.4, 4.2)
         _draw_signal(figure, explanation)

@@ -1,4 +1,4 @@
-"""Sheets as finished pixels: the picture, the map over it, the explanation in the light."""
+"""Sheets as finished pixels: the image, the map over it, the explanation in the light."""
 
 from io import BytesIO
 from typing import Any
@@ -32,11 +32,11 @@ def paint_explanation(sheet: Sheet) -> Painted:
 
 
 def paint_map(sheet: Sheet) -> Painted:
-    """The map over the colourless picture, denser where it is higher, with the explanation outlined."""
+    """The map over the colourless image, denser where it is higher, with the explanation outlined."""
     base = 40.0 + 0.62 * _grey(sheet.picture)
     level = np.clip(sheet.level, 0.0, 1.0)
     colour = np.asarray(matplotlib.colormaps[COLOURS](level))[..., :3] * 255
-    weight = 0.82 * level[..., None] ** 0.55  # never so dense that the picture is lost
+    weight = 0.82 * level[..., None] ** 0.55  # never so dense that the image is lost
     out = base * (1 - weight) + colour * weight
     return _finish(_outline(enlarge(out, sheet.scale), sheet), sheet)
 

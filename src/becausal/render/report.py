@@ -26,7 +26,7 @@ from becausal.render.wording import (
 
 
 def render_report(explanation: ExplanationRecord) -> str:
-    """The page as text; no script, no outside font, picture or style."""
+    """The page as text; no script, no outside font, image or style."""
     parts = [
         _head(explanation),
         _warning(explanation),
@@ -86,11 +86,11 @@ def _pictures(explanation: ExplanationRecord) -> str:
             text=f"What is shaded is enough for {label}; all else may be hidden. "
             f"Beneath: how responsible each {points} is for the label, as a share of the largest.",
         )
-        return f'<section class="pictures wide" aria-label="Pictures">\n{figure}\n</section>'
+        return f'<section class="images wide" aria-label="Images">\n{figure}\n</section>'
     sheet = lay_out(explanation)
     seen = _figure(
         as_png(paint_picture(sheet), sheet),
-        alt=f"The picture as the classifier sees it, labelled {label}.",
+        alt=f"The image as the classifier sees it, labelled {label}.",
         title="What the classifier sees",
         text=_say_view(explanation),
     )
@@ -102,12 +102,12 @@ def _pictures(explanation: ExplanationRecord) -> str:
     )
     heat = _figure(
         as_png(paint_map(sheet), sheet),
-        alt=f"The responsibility map for {label} over the picture, with the explanation outlined.",
+        alt=f"The responsibility map for {label} over the image, with the explanation outlined.",
         title="The responsibility map",
         text=f"How responsible each {points} is for the label. The line: the explanation.",
         extra=_scale(),
     )
-    return f'<section class="pictures" aria-label="Pictures">\n{seen}\n{lit}\n{heat}\n</section>'
+    return f'<section class="images" aria-label="Images">\n{seen}\n{lit}\n{heat}\n</section>'
 
 
 def _scale() -> str:
@@ -165,15 +165,15 @@ def _proof(explanation: ExplanationRecord) -> str:
         figures.append(
             _figure(
                 as_png(paint_mutant(sheet, ~sheet.visible), sheet),
-                alt="The picture with the explanation hidden by the fill.",
+                alt="The image with the explanation hidden by the fill.",
                 title="All but the explanation",
                 text=f"{label} is lost." if checks.necessary else f"{label} stays: other parts give it, too.",
             )
         )
     fills = " and ".join(explanation.origin.fills)
     return (
-        f'<section>\n<h2>The proof in pictures</h2>\n<p class="soft">Shown to the classifier like this, hidden parts '
-        f'filled with {escape(fills)}.</p>\n<div class="pictures pair">\n' + "\n".join(figures) + "\n</div>\n</section>"
+        f'<section>\n<h2>The proof in images</h2>\n<p class="soft">Shown to the classifier like this, hidden parts '
+        f'filled with {escape(fills)}.</p>\n<div class="images pair">\n' + "\n".join(figures) + "\n</div>\n</section>"
     )
 
 
@@ -221,7 +221,7 @@ def _record(explanation: ExplanationRecord) -> str:
         f"<h3>Image and model</h3>\n{_table(where)}\n<h3>Search</h3>\n{_table(how)}\n"
         f"<h3>Versions</h3>\n{_table(origin.versions.items())}\n</div>\n</details>\n"
         f"<footer>Made by {escape(' '.join(('becausal', origin.versions.get('becausal', ''))).strip())}. "
-        "The numbers behind the pictures are in explanation.json and arrays.npz.</footer>"
+        "The numbers behind the images are in explanation.json and arrays.npz.</footer>"
     )
 
 
@@ -241,7 +241,7 @@ def _times(shape: Iterable[int]) -> str:
 
 
 def _figure(png: bytes, *, alt: str, title: str, text: str, extra: str = "") -> str:
-    """One picture with its caption; `extra` is HTML of our own, all else is escaped."""
+    """One image with its caption; `extra` is HTML of our own, all else is escaped."""
     source = "data:image/png;base64," + b64encode(png).decode("ascii")
     return (
         f'<figure><img src="{source}" alt="{escape(alt)}">'

@@ -1,6 +1,6 @@
-"""A picture or a volume laid out flat, so that both are painted by the same code.
+"""An image or a volume laid out flat, so that both are painted by the same code.
 
-A picture is a sheet of one tile. Of a volume, a few slices across the first axis are laid side by side, those that the
+An image is a sheet of one tile. Of a volume, a few slices across the first axis are laid side by side, those that the
 explanation passes through.
 """
 
@@ -21,7 +21,7 @@ SLICES = 6
 
 @dataclass(frozen=True)
 class Tile:
-    """One slice on the sheet: where it lies and what is written above it (nothing for a plain picture)."""
+    """One slice on the sheet: where it lies and what is written above it (nothing for a plain image)."""
 
     top: int
     left: int
@@ -32,7 +32,7 @@ class Tile:
 class Sheet:
     """What is painted, in pixels of the view, and by how much it is enlarged.
 
-    picture, hidden: (h, w, 3) uint8, the view and its background. visible: (h, w) bool. level: (h, w) float, the map as
+    image, hidden: (h, w, 3) uint8, the view and its background. visible: (h, w) bool. level: (h, w) float, the map as
     a share of its largest value. inside: (h, w) bool, False between tiles. scale: how often each pixel is repeated.
     """
 
@@ -92,7 +92,7 @@ def choose_scale(shape: tuple[int, int]) -> int:
 
 
 def span(view: Pixels) -> tuple[float, float]:
-    """The values shown as black and as white: 0..255 for pictures, the view's own range for floats."""
+    """The values shown as black and as white: 0..255 for images, the view's own range for floats."""
     if view.dtype == np.uint8:
         return 0.0, 255.0
     low, high = float(view.min()), float(view.max())

@@ -1,4 +1,4 @@
-"""Explanations as small JPEG pictures, for pages that show hundreds of them."""
+"""Explanations as small JPEG images, for pages that show hundreds of them."""
 
 from base64 import b64encode
 from io import BytesIO
@@ -17,7 +17,7 @@ _BOX = np.array([255.0, 176.0, 0.0])
 
 
 def make_thumbnail(explanation: ExplanationRecord, inside: NDArray[np.bool_] | None = None) -> str:
-    """The explanation in the light over the dimmed picture, as a data URI; empty for a signal.
+    """The explanation in the light over the dimmed image, as a data URI; empty for a signal.
 
     inside: (h, w) over the view, the object's boxes, outlined in amber.
     """

@@ -1,4 +1,4 @@
-"""Procedural photobombed pictures with exact truth."""
+"""Procedural photobombed images with exact truth."""
 
 from becausal.scenes.backgrounds import GROUND_KINDS
 from becausal.scenes.dataset import contact_sheet, decode_mask, encode_mask, write_scenes

@@ -147,7 +147,7 @@ def _shape(rng: np.random.Generator) -> Sketch:
 
 
 def clutter(rng: np.random.Generator, picture: FloatArray) -> FloatArray:
-    """Scatter distractors over a picture (n, n, 3): plain shapes and small props, some of them out of focus."""
+    """Scatter distractors over an image (n, n, 3): plain shapes and small props, some of them out of focus."""
     size = picture.shape[0]
     for _ in range(whole(rng, 0, 5)):
         prop = chance(rng, 0.35)

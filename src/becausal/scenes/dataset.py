@@ -36,7 +36,7 @@ def decode_mask(rle: Rle) -> BoolArray:
     if int(counts.sum()) != height * width:
         raise ValueError(
             f"the runs add up to {int(counts.sum())} pixels, expected {height} x {width} = {height * width}; "
-            "the mask belongs to another picture or was cut short"
+            "the mask belongs to another image or was cut short"
         )
     values = np.arange(len(counts)) % 2 == 1
     return np.ascontiguousarray(np.repeat(values, counts).reshape((height, width), order="F"))
@@ -55,7 +55,7 @@ def write_scenes(
 ) -> Path:
     """Write the scenes of the seeds from seed on, with all their truth; returns the path of scenes.json.
 
-    out/pictures holds the pictures, out/masks one PNG each of the object, its visible part and the occluder
+    out/pictures holds the images, out/masks one PNG each of the object, its visible part and the occluder
     (white is inside) and of the parts (the value is the part's number), out/scenes.json everything at once.
     """
     if count < 1:

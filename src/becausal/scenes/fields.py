@@ -1,4 +1,4 @@
-"""Smooth fields and filters on square pictures, in plain elementwise arithmetic (the same bits everywhere)."""
+"""Smooth fields and filters on square images, in plain elementwise arithmetic (the same bits everywhere)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def rough(rng: np.random.Generator, size: int, cells: int) -> FloatArray:
 
 
 def along(size: int, angle: float) -> FloatArray:
-    """Position (n, n) along a direction, in shares of the side, 0 at the middle of the picture."""
+    """Position (n, n) along a direction, in shares of the side, 0 at the middle of the image."""
     x, y = grid(size)
     cosine, sine = np.float32(round(math.cos(angle), 5)), np.float32(round(math.sin(angle), 5))
     return np.asarray((x - np.float32(0.5)) * cosine + (y - np.float32(0.5)) * sine, dtype=np.float32)

@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[int, int, int], ...] = (
 
 
 class SceneNet(nn.Module):  # type: ignore[misc]
-    """Plain convolutional network: pictures (b, 3, 128, 128) in -1..1 to logits (b, 13)."""
+    """Plain convolutional network: images (b, 3, 128, 128) in -1..1 to logits (b, 13)."""
 
     def __init__(self, *, normalised: bool = False) -> None:
         """Build the network; normalised adds the batch normalisation used in training and folded away after."""
@@ -40,7 +40,7 @@ class SceneNet(nn.Module):  # type: ignore[misc]
         self.head = nn.Linear(channels, len(LABELS))
 
     def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        """Return the logits (b, 13) of pictures (b, 3, 128, 128)."""
+        """Return the logits (b, 13) of images (b, 3, 128, 128)."""
         pooled: torch.Tensor = self.pool(self.features(pictures))
         logits: torch.Tensor = self.head(pooled.flatten(1))
         return logits
@@ -64,6 +64,6 @@ def load_network(path: str | Path | None = None) -> SceneNet:
 
 
 def to_input(pictures: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> torch.Tensor:
-    """Turn pictures (b, h, w, 3) of bytes into the network's input (b, 3, h, w) in -1..1."""
+    """Turn images (b, h, w, 3) of bytes into the network's input (b, 3, h, w) in -1..1."""
     scaled = pictures.astype(np.float32) / np.float32(127.5) - np.float32(1.0)
     return torch.from_numpy(np.ascontiguousarray(scaled.transpose(0, 3, 1, 2)))

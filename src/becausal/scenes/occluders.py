@@ -1,6 +1,6 @@
 """Photobombers: what stands between the camera and the object.
 
-A shape is a field over the picture; the occluder is where the field lies below a threshold, and the threshold is
+A shape is a field over the image; the occluder is where the field lies below a threshold, and the threshold is
 the quantile that covers just the asked share of the object. Masks are hard: no occluder pixel is blended.
 """
 
@@ -200,7 +200,7 @@ def _strip_across(
 
 
 def make_occluder(rng: np.random.Generator, target: BoolArray, kind: str, *, low: float, high: float, cut: bool) -> Occluder:
-    """Cover between low and high of a target mask (n, n); returns the occluder's mask and its picture (n, n, 3).
+    """Cover between low and high of a target mask (n, n); returns the occluder's mask and its image (n, n, 3).
 
     With cut, what stays visible of the target falls in at least two pieces.
     """

@@ -14,14 +14,14 @@ from becausal.scenes.sketch import Sketch, arc, curve, oval, turned
 
 @dataclass(frozen=True)
 class Prop:
-    """One kind of prop; those that stand come into the picture from below."""
+    """One kind of prop; those that stand come into the image from below."""
 
     draw: Callable[[np.random.Generator], Sketch]
     stands: bool = False
 
 
 def person(rng: np.random.Generator) -> Sketch:
-    """Draw a passer-by who walked into the picture: head, hair and shoulders."""
+    """Draw a passer-by who walked into the image: head, hair and shoulders."""
     sketch = Sketch()
     skin = pick(rng, ((240, 204, 176), (222, 176, 140), (186, 134, 98), (138, 92, 66), (94, 64, 50)))
     hair = pick(rng, ((44, 36, 34), (92, 62, 42), (186, 140, 80), (150, 78, 44), (170, 168, 166)))

@@ -1,4 +1,4 @@
-"""Photobombed pictures with exact truth, one per seed."""
+"""Photobombed images with exact truth, one per seed."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ MOST_COVERED = 0.6
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Scene:
-    """One generated picture and all that is true of it."""
+    """One generated image and all that is true of it."""
 
     picture: npt.NDArray[np.uint8]
-    """The picture (n, n, 3), RGB."""
+    """The image (n, n, 3), RGB."""
     label: str
     """What is in it: one of LABELS."""
     object: BoolArray
@@ -54,7 +54,7 @@ class Scene:
 
     @property
     def size(self) -> int:
-        """The picture's side in pixels."""
+        """The image's side in pixels."""
         return int(self.picture.shape[0])
 
     @property
@@ -191,7 +191,7 @@ def _check(
     if seed < 0:
         raise ValueError(f"the seed is {seed}, expected 0 or more; take its absolute value")
     if size < 32:
-        raise ValueError(f"the size is {size} pixels, expected 32 or more; draw larger and shrink the picture")
+        raise ValueError(f"the size is {size} pixels, expected 32 or more; draw larger and shrink the image")
     if label is not None and label not in LABELS:
         raise ValueError(f"the label is {label!r}, expected one of {', '.join(LABELS)}")
     if occluder is not None and occluder not in OCCLUDERS:

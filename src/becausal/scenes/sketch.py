@@ -27,10 +27,10 @@ OVERSAMPLE = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Pose:
-    """How a sketch is put in the picture."""
+    """How a sketch is put in the image."""
 
     extent: float = 0.6
-    """Geometric mean of the box's sides, as a share of the picture's side."""
+    """Geometric mean of the box's sides, as a share of the image's side."""
     angle: float = 0.0
     """Rotation in radians."""
     flip: bool = False
@@ -46,9 +46,9 @@ class Pose:
     place: tuple[float, float] = (0.5, 0.5)
     """Where the box lies in the room left to it, 0 to 1 across and down."""
     reach: float = 0.92
-    """Longest side of the box allowed, as a share of the picture's side."""
+    """Longest side of the box allowed, as a share of the image's side."""
     margin: float = 0.03
-    """Border kept free around the box, as a share of the picture's side (negative: it may leave)."""
+    """Border kept free around the box, as a share of the image's side (negative: it may leave)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,7 @@ class Sketch:
         self._values.append(value)
 
     def render(self, size: int, pose: Pose) -> Layer:
-        """Place the sketch in a picture of size x size pixels."""
+        """Place the sketch in an image of size x size pixels."""
         index = np.zeros((size * OVERSAMPLE, size * OVERSAMPLE), dtype=np.uint8)
         for points, value in zip(self._placed(size * OVERSAMPLE, pose), self._values, strict=True):
             fill(index, points, value)

@@ -1,7 +1,7 @@
 """The command line: parse, call, print.
 
 Exit status: 0 done; 1 a claim does not hold (`verify`); 2 something could not be used or written, said in one line on
-stderr; 3 some pictures failed (`batch`); 130 interrupted. Nothing heavy is imported until a command needs it.
+stderr; 3 some images failed (`batch`); 130 interrupted. Nothing heavy is imported until a command needs it.
 """
 
 import os
@@ -82,7 +82,7 @@ def start(
 ) -> None:
     """Ask an image classifier why.
 
-    becausal hides parts of a picture, asks the classifier again and again, and finds a small set of pixels that alone
+    becausal hides parts of an image, asks the classifier again and again, and finds a small set of pixels that alone
     is enough for the label, with proof. Any model will do: it is only asked.
 
     Begin with: `becausal demo`
@@ -129,7 +129,7 @@ def _describe(error: Exception) -> str:
         hint = f" (see {context.command_path} --help)" if context is not None else ""
         return f"{error.format_message()}{hint}"  # type: ignore[attr-defined]
     if isinstance(error, MemoryError):
-        return "out of memory: try a smaller --batch-size, or a smaller picture"
+        return "out of memory: try a smaller --batch-size, or a smaller image"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return f"unexpected {type(error).__name__}: {error} (run becausal --debug … to see where)"

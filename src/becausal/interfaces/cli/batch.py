@@ -1,4 +1,4 @@
-"""`becausal batch`: explain many pictures, in a run that can be killed and resumed."""
+"""`becausal batch`: explain many images, in a run that can be killed and resumed."""
 
 import os
 import signal
@@ -36,20 +36,20 @@ def batch(
         list[str],
         typer.Argument(
             metavar="IMAGES|DIR|GLOB|LIST.txt|COCO.json",
-            help="Pictures, folders, quoted patterns, lists with one path per line, or COCO files; their boxes are truth.",
+            help="Images, folders, quoted patterns, lists with one path per line, or COCO files; their boxes are truth.",
         ),
     ],
     model: options.Model,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="RUN", help="The run folder, new or to be resumed.")],
     limit: Annotated[
-        int | None, typer.Option(metavar="N", help="Only the first N pictures; a later start without it does the rest.")
+        int | None, typer.Option(metavar="N", help="Only the first N images; a later start without it does the rest.")
     ] = None,
     retry: Annotated[
-        int, typer.Option(metavar="K", help="Try failed pictures up to K times more, those of earlier starts as well.")
+        int, typer.Option(metavar="K", help="Try failed images up to K times more, those of earlier starts as well.")
     ] = 0,
     pictures: Annotated[
         bool,
-        typer.Option("--pictures", help="Also draw PNGs and a page per picture; slow. Later: becausal report --picture."),
+        typer.Option("--pictures", help="Also draw PNGs and a page per image; slow. Later: becausal report --picture."),
     ] = False,
     as_json: options.AsJson = False,
     workers: Annotated[
@@ -77,17 +77,17 @@ def batch(
         typer.Option(
             metavar="N",
             rich_help_panel=_WHERE,
-            help="Pictures side by side in each worker, to fill batches. Default: 1 on a CPU, as needed on a GPU.",
+            help="Images side by side in each worker, to fill batches. Default: 1 on a CPU, as needed on a GPU.",
         ),
     ] = None,
     request: settings.BatchRequest,
     loading: settings.LoadingOptions,
 ) -> None:
-    """Explain many pictures into a run folder: an index that can be queried, and each explanation's files.
+    """Explain many images into a run folder: an index that can be queried, and each explanation's files.
 
     Start the same command again and it goes on where it was, whatever ended it; other options are refused, but for where
     it runs (workers, Ray, width, batch size, threads), how many (limit) and how often (retry). The answers are those of
-    `becausal explain` with the same seed. Ctrl-C finishes the pictures under way. Exit status: 0; 3 if some pictures
+    `becausal explain` with the same seed. Ctrl-C finishes the images under way. Exit status: 0; 3 if some images
     failed; 2 if the run could not go on; 130 if it was interrupted.
 
     **Examples**
@@ -224,7 +224,7 @@ def _sum_up(out: Path, counts: dict[str, int], reasons: list[tuple[str, int]], s
 
 
 class Stopper(AbstractContextManager["Stopper"]):
-    """Turns the first Ctrl-C, or SIGTERM, into a wish to stop after the pictures under way; the second one is obeyed."""
+    """Turns the first Ctrl-C, or SIGTERM, into a wish to stop after the images under way; the second one is obeyed."""
 
     def __init__(self) -> None:
         self.is_stopping = False
@@ -243,7 +243,7 @@ class Stopper(AbstractContextManager["Stopper"]):
         if self.is_stopping:
             raise KeyboardInterrupt
         self.is_stopping = True
-        complain("finishing the pictures under way; Ctrl-C again to drop them", kind="stopping")
+        complain("finishing the images under way; Ctrl-C again to drop them", kind="stopping")
 
 
 class Board(AbstractContextManager["Board"]):
@@ -267,7 +267,7 @@ class Board(AbstractContextManager["Board"]):
             self._bar.stop()
 
     def __call__(self, event: "Event") -> None:
-        """Take note of a picture that was dealt with."""
+        """Take note of an image that was dealt with."""
         from becausal.batch.pace import say_pace
 
         self._pace.step()

@@ -28,7 +28,7 @@ def bench(
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", rich_help_panel=_WHAT, help="A published set, one you made, or any folder of pictures."),
+        typer.Option(metavar="DIR", rich_help_panel=_WHAT, help="A published set, one you made, or any folder of images."),
     ] = None,
     methods: Annotated[
         str | None,
@@ -39,10 +39,10 @@ def bench(
         ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(metavar="N", rich_help_panel=_WHAT, help="At most so many pictures, evenly spaced.")
+        int | None, typer.Option(metavar="N", rich_help_panel=_WHAT, help="At most so many images, evenly spaced.")
     ] = None,
     side: Annotated[
-        int, typer.Option(metavar="N", rich_help_panel=_WHAT, help="Side of the tiny pictures of the bench exact, 2 to 4.")
+        int, typer.Option(metavar="N", rich_help_panel=_WHAT, help="Side of the tiny images of the bench exact, 2 to 4.")
     ] = 4,
     out: Annotated[
         Path | None,
@@ -53,7 +53,7 @@ def bench(
     resume: Annotated[bool, typer.Option("--resume", rich_help_panel=_HOW, help="Go on with the run in --out.")] = False,
     width: Annotated[
         int | None,
-        typer.Option(metavar="N", rich_help_panel=_HOW, help="Pictures side by side; the results do not depend on it."),
+        typer.Option(metavar="N", rich_help_panel=_HOW, help="Images side by side; the results do not depend on it."),
     ] = None,
     as_json: options.AsJson = False,
     request: settings.BenchRequest,
@@ -124,10 +124,10 @@ def print_run(done: "Run") -> None:
     ]
     print_table(tuple(column.name for column in table.columns), lines)
     console.print()
-    facts = [("left out", f"{count:,} pictures: {reason}") for reason, count in done.pool.left_out.items()]
+    facts = [("left out", f"{count:,} images: {reason}") for reason, count in done.pool.left_out.items()]
     facts += [(method, f"did not run: {why}") for method, why in done.methods_left_out.items()]
     facts += [
-        (method, f"{count:,} pictures without an explanation: {why}")
+        (method, f"{count:,} images without an explanation: {why}")
         for method, counts in done.failures.items()
         for why, count in counts.items()
     ]

@@ -1,4 +1,4 @@
-"""`becausal compare`: every method on the same picture, side by side."""
+"""`becausal compare`: every method on the same image, side by side."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,7 +20,7 @@ _WHAT, _HOW = "The question", "The search"
 @settings.expand_options
 def compare(
     *,
-    image: Annotated[Path, typer.Argument(metavar="IMAGE", help="A picture, or an .npy signal or volume.")],
+    image: Annotated[Path, typer.Argument(metavar="IMAGE", help="An image, or an .npy signal or volume.")],
     model: options.Model,
     methods: Annotated[
         str, typer.Option(metavar="A,B,C|all", rich_help_panel=_HOW, help="Which methods; see: becausal methods.")
@@ -34,7 +34,7 @@ def compare(
     request: settings.ComparisonRequest,
     loading: settings.LoadingOptions,
 ) -> None:
-    """Run several methods on one picture and compare what they find.
+    """Run several methods on one image and compare what they find.
 
     All share the model, the fill, the target and the way an explanation is taken from a map, so that only the maps
     differ. Writes comparison.png, comparison.json and comparison.html. A method this model cannot run is said so.

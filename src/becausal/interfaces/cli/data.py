@@ -1,4 +1,4 @@
-"""`becausal data`: fetch the published sets, or make sets of one's own pictures."""
+"""`becausal data`: fetch the published sets, or make sets of one's own images."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from becausal.bench.planting import Made
 
 app = typer.Typer(
-    no_args_is_help=False, rich_markup_mode="markdown", help="Fetch or make sets of pictures for the benches.",
+    no_args_is_help=False, rich_markup_mode="markdown", help="Fetch or make sets of images for the benches.",
     invoke_without_command=True,
 )  # fmt: skip
 make_app = typer.Typer(
-    no_args_is_help=False, rich_markup_mode="markdown", help="Make a set of your own pictures.", invoke_without_command=True
+    no_args_is_help=False, rich_markup_mode="markdown", help="Make a set of your own images.", invoke_without_command=True
 )
 app.add_typer(make_app, name="make")
 
-Images = Annotated[Path, typer.Option("--images", metavar="DIR", help="A folder of pictures.")]
+Images = Annotated[Path, typer.Option("--images", metavar="DIR", help="A folder of images.")]
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Where to write; a new or empty folder.")]
-Seed = Annotated[int, typer.Option(metavar="S", help="Same seed, same pictures.")]
+Seed = Annotated[int, typer.Option(metavar="S", help="Same seed, same images.")]
 
 
 @app.callback()
 def start(context: typer.Context) -> None:
-    """Fetch or make sets of pictures for the benches."""
+    """Fetch or make sets of images for the benches."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit
@@ -40,7 +40,7 @@ def start(context: typer.Context) -> None:
 
 @make_app.callback()
 def start_make(context: typer.Context) -> None:
-    """Make a set of your own pictures."""
+    """Make a set of your own images."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit
@@ -93,16 +93,16 @@ def photobombing(
     ] = "black",
     cutouts: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Pictures to cut pieces from; transparency gives the outline. Default: --images."),
+        typer.Option(metavar="DIR", help="Images to cut pieces from; transparency gives the outline. Default: --images."),
     ] = None,
-    area: Annotated[str, typer.Option(metavar="LOW:HIGH", help="Least and largest share of the picture.")] = "0.02:0.15",
+    area: Annotated[str, typer.Option(metavar="LOW:HIGH", help="Least and largest share of the image.")] = "0.02:0.15",
     boxes: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Lines name x0 y0 x1 y1: the middle then lies on the object.")
     ] = None,
     seed: Seed = 0,
     loading: settings.ShortLoading,
 ) -> None:
-    """Plant photobombers into pictures and keep those whose label the model still gives.
+    """Plant photobombers into images and keep those whose label the model still gives.
 
     Writes the layout of the published set, and masks/ with every planted pixel; `becausal bench photobombing` reads it.
 
@@ -131,18 +131,18 @@ def photobombing(
 @settings.expand_options
 def roaming(
     *,
-    thing: Annotated[Path, typer.Option("--object", metavar="PNG", help="The object, a picture with transparency.")],
+    thing: Annotated[Path, typer.Option("--object", metavar="PNG", help="The object, an image with transparency.")],
     images: Images,
     model: options.Model,
     out: Out,
     label: Annotated[
         str | None, typer.Option(metavar="LABEL|ID", help="What it is. Default: what the model says of it alone.")
     ] = None,
-    size: Annotated[float, typer.Option(metavar="SHARE", help="Its width, as a share of the picture's short side.")] = 0.44,
+    size: Annotated[float, typer.Option(metavar="SHARE", help="Its width, as a share of the image's short side.")] = 0.44,
     seed: Seed = 0,
     loading: settings.ShortLoading,
 ) -> None:
-    """Paste an object somewhere on each picture and keep those on which the model sees it.
+    """Paste an object somewhere on each image and keep those on which the model sees it.
 
     **Examples**
 
@@ -165,7 +165,7 @@ def parse_area(text: str) -> tuple[float, float]:
     except ValueError:
         parts = []
     if len(parts) not in (1, 2):
-        raise OptionError(f"an area is a share of the picture, or a range as 0.02:0.15, not {text!r}")
+        raise OptionError(f"an area is a share of the image, or a range as 0.02:0.15, not {text!r}")
     return parts[0], parts[-1]
 
 
@@ -176,7 +176,7 @@ def _check_folder(images: Path) -> None:
 
 def _print_made(made: "Made", following: str) -> None:
     console = open_console()
-    console.print(f"{made.count:,} pictures in {made.folder}/")
+    console.print(f"{made.count:,} images in {made.folder}/")
     facts = [("left out", f"{count:,}: {reason}") for reason, count in made.left_out.items()]
     print_facts(console, [*facts, ("then", following)])
 

@@ -1,4 +1,4 @@
-"""`becausal demo`: a photobombed picture, explained offline with the classifier that ships with the package."""
+"""`becausal demo`: a photobombed image, explained offline with the classifier that ships with the package."""
 
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from becausal.api.explanation import Explanation
 
 PICTURE, OCCLUDER = "demo.png", "demo_occluder.png"
-SHARE, GRAIN = 0.9, 4  # the label alone can be kept by very little; nine tenths of the confidence make a picture to look at
+SHARE, GRAIN = 0.9, 4  # the label alone can be kept by very little; nine tenths of the confidence make an image to look at
 
 
 def demo(
     out: options.Out = options.DEFAULT_OUT,
     as_json: options.AsJson = False,
 ) -> None:
-    """Explain a bundled picture, offline, in seconds.
+    """Explain a bundled image, offline, in seconds.
 
     Something stands in front of the object. The explanation should lie on what can be seen of it.
 
@@ -37,7 +37,7 @@ def demo(
     check_writable(out)
     bundled = files("becausal.scenes").joinpath("bundled")
     if not bundled.joinpath(PICTURE).is_file():
-        raise InputError(f"this installation has no bundled picture {PICTURE}: install becausal again")
+        raise InputError(f"this installation has no bundled image {PICTURE}: install becausal again")
     with as_file(bundled.joinpath(PICTURE)) as picture, as_file(bundled.joinpath(OCCLUDER)) as occluder:
         with Watch(title="demo", quiet=as_json) as watch:
             explanation = explain(picture, "bundled", confidence=SHARE, grain=GRAIN, progress=watch)
@@ -52,7 +52,7 @@ def demo(
 
 
 def measure_overlap(explanation: "Explanation", occluder: Path) -> float:
-    """The share of the explanation's pixels that lie on the photobomber, given its truth as a picture."""
+    """The share of the explanation's pixels that lie on the photobomber, given its truth as an image."""
     import numpy as np
 
     from becausal.images.loading import load_image
@@ -88,7 +88,7 @@ def print_demo(explanation: "Explanation", overlap: float, folder: Path) -> None
     if stopped := say_stopped(explanation):
         facts.append(("cut short", Text(stopped, style="not dim bold yellow")))
     print_facts(console, facts)
-    console.print("\nNow your own picture and model:")
+    console.print("\nNow your own image and model:")
     console.print("  becausal models                                        what kinds of model there are")
     console.print("  becausal inspect net.onnx photo.jpg                    how yours will be read, and its top 5")
     console.print("  becausal explain photo.jpg --model net.onnx --labels names.txt --preprocess imagenet")

@@ -1,4 +1,4 @@
-"""`becausal explain`: why does the model give these pictures their labels?"""
+"""`becausal explain`: why does the model give these images their labels?"""
 
 import os
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @settings.expand_options
 def explain(
     *,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="Pictures, or .npy signals and volumes.")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="Images, or .npy signals and volumes.")],
     model: options.Model,
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="DIR", help="Where to write; one folder per image inside.")
@@ -31,7 +31,7 @@ def explain(
     request: settings.RequestOptions,
     loading: settings.LoadingOptions,
 ) -> None:
-    """Explain why a model gives pictures their labels.
+    """Explain why a model gives images their labels.
 
     Finds a small set of pixels that alone is enough for the label, checks it, and writes per image: explanation.json,
     arrays.npz, explanation.png, heatmap.png and report.html. Ctrl-C gives the best so far; so does a model that fails.
@@ -55,7 +55,7 @@ def explain(
 
 
 class Run:
-    """The pictures of one command, side by side where that is faster; a bad one does not keep the others from going."""
+    """The images of one command, side by side where that is faster; a bad one does not keep the others from going."""
 
     def __init__(self, model: "Classifier", request: "Request", folders: list[tuple[Path, Path]], as_json: bool) -> None:
         self.is_stopping = False
@@ -66,12 +66,12 @@ class Run:
         self._as_json = as_json
 
     def entries(self) -> list[dict[str, Any]]:
-        """What `--json` says of each picture, once it is explained, saved and summed up on the terminal; in their order."""
+        """What `--json` says of each image, once it is explained, saved and summed up on the terminal; in their order."""
         from becausal.api import explain_numbered
 
         images = [image for image, _ in self._folders]
         entries: dict[int, dict[str, Any]] = {}
-        title = images[0].name if len(images) == 1 else f"{len(images)} pictures"
+        title = images[0].name if len(images) == 1 else f"{len(images)} images"
         with Watch(title=title, quiet=self._as_json, count=len(images)) as watch:
             try:
                 for number, answer in explain_numbered(images, self._model, request=self._request, progress=watch):
@@ -86,7 +86,7 @@ class Run:
                     raise
                 self.has_failed = True
                 if left := len(images) - len(entries):  # what is wrong with the others was said with them
-                    complain(f"{left} of {len(images)} pictures not begun: {error}")
+                    complain(f"{left} of {len(images)} images not begun: {error}")
         self.is_stopping |= watch.is_stopping
         return [entries[number] for number in sorted(entries)]
 
@@ -106,7 +106,7 @@ class Run:
         return entry if failure is None else entry | {"error": self._complain(image, failure)}
 
     def _complain(self, image: Path, error: str) -> str:
-        """Say what went wrong with a picture, and with which where that is not clear; the message alone."""
+        """Say what went wrong with an image, and with which where that is not clear; the message alone."""
         self.has_failed = True
         message = one_line(error)
         is_clear = len(self._folders) == 1 or image.name in message

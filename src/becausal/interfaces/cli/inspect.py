@@ -27,11 +27,11 @@ _OUTPUTS = {
 def inspect(
     *,
     model: Annotated[str, typer.Argument(metavar="MODEL", help=options.SPEC_HELP)],
-    image: Annotated[Path | None, typer.Argument(metavar="[IMAGE]", help="A picture to classify.")] = None,
+    image: Annotated[Path | None, typer.Argument(metavar="[IMAGE]", help="An image to classify.")] = None,
     as_json: options.AsJson = False,
     loading: settings.LoadingOptions,
 ) -> None:
-    """Show how a model will be read, and what it says of a picture.
+    """Show how a model will be read, and what it says of an image.
 
     Do this first with a model of your own: if the top 5 look wrong, so do explanations.
 
@@ -44,7 +44,7 @@ def inspect(
 
     classifier = open_model(model, loading)
     top = classify(image, classifier) if image is not None else None
-    info = classifier.info  # after the picture: some models show only then what they return
+    info = classifier.info  # after the image: some models show only then what they return
     if as_json:
         write_json(describe(info) | ({} if top is None else {"image": str(image), "top": [_entry(*t) for t in top]}))
         return
@@ -63,7 +63,7 @@ def facts_of(info: "ModelInfo") -> "list[tuple[str, Any]]":
         ("model", f"{info.spec} ({info.kind}, on {info.device})"),
         ("inputs", info.inputs or "unknown"),
         ("outputs", info.outputs or "unknown"),
-        ("geometry", str(info.geometry) if info.geometry else "pictures and arrays as they are"),
+        ("geometry", str(info.geometry) if info.geometry else "images and arrays as they are"),
         ("numbers", info.numbers),
         ("read as", _OUTPUTS[info.output]),
         ("labels", f"{len(info.labels)} names" if info.labels else "no names, numbers only"),

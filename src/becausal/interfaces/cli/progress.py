@@ -20,7 +20,7 @@ class Watch(AbstractContextManager["Watch"]):
     """Shows how far things are, and turns the first Ctrl-C into an interrupt between two batches.
 
     Between batches the engine can still round off its best answer so far; a second Ctrl-C ends everything at once.
-    count: of pictures; with more than one the bar says how many are done.
+    count: of images; with more than one the bar says how many are done.
     """
 
     def __init__(self, *, title: str, quiet: bool, count: int = 1) -> None:
@@ -64,7 +64,7 @@ class Watch(AbstractContextManager["Watch"]):
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """The bar out of the way while a picture that is done is told of."""
+        """The bar out of the way while an image that is done is told of."""
         self._done += 1
         if self._bar is not None:
             self._bar.stop()

@@ -23,14 +23,14 @@ def report(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE.html", help="The page. Default: RUN/report.html.")
     ] = None,
-    thumbs: Annotated[int, typer.Option(metavar="N", help="Pictures on the contact sheet.")] = 120,
+    thumbs: Annotated[int, typer.Option(metavar="N", help="Images on the contact sheet.")] = 120,
     below: Annotated[
         float,
         typer.Option(metavar="SHARE", help="An explanation with less of it in the object's boxes lies outside (COCO)."),
     ] = 0.5,
     picture: Annotated[
         str | None,
-        typer.Option(metavar="NAME|NUMBER", help="Instead: draw one picture's own PNGs and page, into its folder."),
+        typer.Option(metavar="NAME|NUMBER", help="Instead: draw one image's own PNGs and page, into its folder."),
     ] = None,
 ) -> None:
     """Write one HTML page about a run, finished or under way.
@@ -82,8 +82,8 @@ def export(
 ) -> None:
     """Write a run as one file for other tools.
 
-    csv and parquet: all columns of the index, one row per picture. coco: each explanation as an annotation, outlined by
-    run lengths on the original picture, with its label and confidence.
+    csv and parquet: all columns of the index, one row per image. coco: each explanation as an annotation, outlined by
+    run lengths on the original image, with its label and confidence.
 
     **Examples**
 
@@ -101,13 +101,13 @@ def export(
 
 def diff(
     before: Annotated[Path, typer.Argument(metavar="RUN1", help="A folder that batch has written.")],
-    after: Annotated[Path, typer.Argument(metavar="RUN2", help="Another, with the same pictures.")],
+    after: Annotated[Path, typer.Argument(metavar="RUN2", help="Another, with the same images.")],
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE.html", help="Also write a page.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Compare two runs on the same pictures: two models, two versions, two ways of asking.
+    """Compare two runs on the same images: two models, two versions, two ways of asking.
 
-    Pictures are matched by path, else by content.
+    Images are matched by path, else by content.
 
     **Examples**
 
@@ -130,11 +130,11 @@ def diff(
 
 
 def print_difference(difference: "Difference", out: Path | None) -> None:
-    """What changed, in a few lines, and the pictures that changed most."""
+    """What changed, in a few lines, and the images that changed most."""
     from becausal.render.wording import say_share
 
     console = open_console()
-    console.print(f"{difference.names[0]} → {difference.names[1]}: {len(difference.pairs):,} pictures explained in both")
+    console.print(f"{difference.names[0]} → {difference.names[1]}: {len(difference.pairs):,} images explained in both")
     facts = [("differs", change) for change in difference.changes]
     facts.append(("other label", f"{difference.relabelled:,}"))
     if difference.overlaps.middle is not None:

@@ -1,4 +1,4 @@
-"""`becausal scenes`: generated pictures with exact truth."""
+"""`becausal scenes`: generated images with exact truth."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,17 +11,17 @@ from becausal.interfaces.cli.console import open_console
 app = typer.Typer(
     no_args_is_help=False,
     rich_markup_mode="markdown",
-    help="Generate photobombed pictures with exact truth.",
+    help="Generate photobombed images with exact truth.",
     invoke_without_command=True,
 )
 
 Seed = Annotated[int, typer.Option(metavar="S", help="The first scene's seed; same seed, same bytes.")]
-Size = Annotated[int, typer.Option(metavar="PX", help="Side of the pictures, in pixels.")]
+Size = Annotated[int, typer.Option(metavar="PX", help="Side of the images, in pixels.")]
 
 
 @app.callback()
 def start(context: typer.Context) -> None:
-    """Generate photobombed pictures with exact truth."""
+    """Generate photobombed images with exact truth."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit
@@ -30,11 +30,11 @@ def start(context: typer.Context) -> None:
 @app.command("make")
 def make(
     count: Annotated[int, typer.Option(metavar="N", help="How many scenes, as 1000.")],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Where to write pictures and truth.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Where to write images and truth.")],
     seed: Seed = 0,
     size: Size = 128,
 ) -> None:
-    """Write scenes and their truth: pictures, PNG masks, and COCO-style JSON.
+    """Write scenes and their truth: images, PNG masks, and COCO-style JSON.
 
     **Examples**
 
@@ -52,7 +52,7 @@ def make(
 
 @app.command("show")
 def show(
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.png", help="The picture to write.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.png", help="The image to write.")],
     count: Annotated[int, typer.Option(metavar="N", help="How many scenes to show.")] = 24,
     seed: Seed = 0,
     size: Size = 128,
@@ -69,7 +69,7 @@ def show(
 
     _check(count, size, seed)
     if out.suffix.lower() not in (".png", ".jpg", ".jpeg", ".webp"):
-        raise OptionError(f"the contact sheet is a picture: give a name that ends in .png, not {out.name!r}")
+        raise OptionError(f"the contact sheet is an image: give a name that ends in .png, not {out.name!r}")
     if out.is_dir():
         raise OutputError(f"cannot write to {out}: it is a folder")
     check_writable(out.parent)

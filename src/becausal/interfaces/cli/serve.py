@@ -36,14 +36,14 @@ def serve(
             help="The address to listen on. Anything but loopback lets other machines in, without a password.",
         ),
     ] = "127.0.0.1",
-    max_upload: Annotated[int, typer.Option(metavar="MB", help="The largest picture file that is taken.")] = 10,
+    max_upload: Annotated[int, typer.Option(metavar="MB", help="The largest image file that is taken.")] = 10,
     max_calls: Annotated[int, typer.Option(metavar="N", help="Most calls a client may ask for in one search.")] = 5000,
     searches: Annotated[int, typer.Option(metavar="N", help="How many searches run at once; others wait in line.")] = 2,
     loading: settings.LoadingOptions,
 ) -> None:
-    """Open a page on which pictures are explained by hand.
+    """Open a page on which images are explained by hand.
 
-    Drop a picture, watch the explanation shrink, choose a pixel to see why it is needed, compare two methods. The page
+    Drop an image, watch the explanation shrink, choose a pixel to see why it is needed, compare two methods. The page
     is for this machine alone unless --host says otherwise, calls nobody, and keeps nothing on disk. Ctrl-C ends it.
 
     **Examples**

@@ -39,7 +39,7 @@ def draw_found(explanation: Explanation, token: str) -> str:
         f"What is in the light is enough for {label}. <strong>Choose a pixel</strong> to see why it is needed.",
         f"The explanation: {share} of the pixels in {pieces}, the rest darkened",
         inner='<i class="bc-cursor"></i>',
-        extra=f'class="bc-pixels" tabindex="0" role="application" aria-roledescription="picture of pixels" '
+        extra=f'class="bc-pixels" tabindex="0" role="application" aria-roledescription="image of pixels" '
         f'aria-label="The explanation. Arrow keys move the cursor, Enter asks why the pixel under it is needed." '
         f'data-rows="{h}" data-columns="{w}" data-row="{place[0]}" data-column="{place[1]}" '
         f'data-step="{explanation.checks.minimal_grain or 1}"',
@@ -59,7 +59,7 @@ def draw_found(explanation: Explanation, token: str) -> str:
         f'<h2 class="bc-say" role="status">{say_found(explanation)}</h2>{cut}'
         f"{draw_pictures(lit, heat)}{draw_figures(figures_of(explanation))}{draw_checks(explanation)}"
         + (f'<ul class="bc-notes">{notes}</ul>' if notes else "")
-        + draw_download(token, "Download all of it", "report, pictures, arrays and certificate, as a zip file")
+        + draw_download(token, "Download all of it", "report, images, arrays and certificate, as a zip file")
         + "</section>"
     )
 

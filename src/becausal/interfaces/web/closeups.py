@@ -45,7 +45,7 @@ def draw_reveal(explanation: Explanation, reveal: Reveal) -> str:
 
 
 def draw_witness(explanation: Explanation, witness: Witness, row: int, column: int) -> str:
-    """Why this pixel: the picture with it and the picture without it, near enough to see the difference."""
+    """Why this pixel: the image with it and the image without it, near enough to see the difference."""
     why = witness.why
     low, high = span(explanation.view)
     text = escape(why.text[:1].upper() + why.text[1:])

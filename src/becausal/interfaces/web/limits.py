@@ -7,10 +7,10 @@ from dataclasses import dataclass
 class Limits:
     """How much is taken from clients, and held for them, at most.
 
-    upload_bytes: of a picture's file. pixels: of a picture; loose_pixels: the same for a model that takes pictures of any
+    upload_bytes: of an image's file. pixels: of an image; loose_pixels: the same for a model that takes images of any
     size as they are. body_bytes: of any other request. workers: searches at once. waiting: searches in line.
     max_calls: of a search. seconds: of a search, after which the best so far is kept. silence: seconds after which a
-    search nobody watches is stopped. sessions: pages that are remembered; held_bytes: of all their pictures.
+    search nobody watches is stopped. sessions: pages that are remembered; held_bytes: of all their images.
     idle: seconds after which an unused page is forgotten; gone: the same once its tab is closed.
     """
 

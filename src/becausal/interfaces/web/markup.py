@@ -1,4 +1,4 @@
-"""Small pieces of HTML that the larger ones are made of; pictures are data URIs, and no text is left unescaped."""
+"""Small pieces of HTML that the larger ones are made of; images are data URIs, and no text is left unescaped."""
 
 from collections.abc import Sequence
 from html import escape
@@ -22,7 +22,7 @@ def draw_pictures(*figures: str) -> str:
 
 
 def draw_figure(uri: str, title: str, text: str, alt: str, *, inner: str = "", extra: str = "") -> str:
-    """A picture with its title and a line of text beneath; title and text are HTML already."""
+    """An image with its title and a line of text beneath; title and text are HTML already."""
     return (
         f"<figure><div {extra}>"
         f'<img src="{uri}" alt="{escape(alt)}" draggable="false">{inner}</div>'

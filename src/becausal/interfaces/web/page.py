@@ -1,4 +1,4 @@
-"""What happens on the page: a picture is chosen, explained, looked at closely, compared."""
+"""What happens on the page: an image is chosen, explained, looked at closely, compared."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -28,7 +28,7 @@ from becausal.render.wording import say_confidence
 
 TICK = 0.15  # seconds between two looks at a running search
 OTHER = "rise"  # the method to compare with, unless another is chosen
-CHOSEN = 10  # parts of the page that a choice of picture or model sets anew
+CHOSEN = 10  # parts of the page that a choice of image or model sets anew
 
 
 class Page:
@@ -46,7 +46,7 @@ class Page:
         self.examples = examples
         self.limits = limits
 
-    # ---------------------------------------------------------------- the picture
+    # ---------------------------------------------------------------- the image
 
     def open(self, request: gr.Request) -> tuple[Any, ...]:
         """A page was loaded: begin with the first example."""
@@ -54,20 +54,20 @@ class Page:
         return self._choose(session, session.upload or self.examples[0], next(iter(self.models)))
 
     def take_example(self, model: str, event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
-        """One of the drawn pictures was chosen."""
+        """One of the drawn images was chosen."""
         session, number = self._session(request), _read(event, "example", int)
         known = number is not None and 0 <= number < len(self.examples)
         return self._choose(session, self.examples[number] if known else session.upload, model)
 
     def take_upload(self, model: str, event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
-        """A picture was sent; the event has the token it was answered with."""
+        """An image was sent; the event has the token it was answered with."""
         session, token = self._session(request), _read(event, "token", str)
         upload = self.sessions.take(token) if token is not None else None
-        note = "" if upload is not None else "The picture is no longer here: please choose it again."
+        note = "" if upload is not None else "The image is no longer here: please choose it again."
         return self._choose(session, upload or session.upload, model, note)
 
     def take_model(self, model: str, request: gr.Request) -> tuple[Any, ...]:
-        """Another model: the same picture, other labels, other methods.
+        """Another model: the same image, other labels, other methods.
 
         The list says so too when it is only passed by with the Tab key: nothing is forgotten for that.
         """
@@ -77,7 +77,7 @@ class Page:
         return self._choose(session, session.upload, model)
 
     def _choose(self, session: Session, upload: Upload | None, model: str, note: str = "") -> tuple[Any, ...]:
-        """Show a picture and what the model says of it; what was found for another is put away.
+        """Show an image and what the model says of it; what was found for another is put away.
 
         Where several are chosen in a hurry, the last one counts, whichever is read first.
         """
@@ -147,7 +147,7 @@ class Page:
             drawn = await asyncio.to_thread(_draw_running, job, search)
             if session.job is job:
                 yield drawn, *[gr.skip()] * 6
-        if session.job is not job:  # another picture was chosen meanwhile
+        if session.job is not job:  # another image was chosen meanwhile
             yield parts.draw_welcome(), *[gr.skip()] * 3, *_buttons(is_busy=False)
             return
         if job.result is None:
@@ -226,7 +226,7 @@ class Page:
 
     def _question(self, session: Session) -> tuple[Upload, Classifier]:
         if session.upload is None:
-            raise InputError("choose a picture first")
+            raise InputError("choose an image first")
         return session.upload, choose_model(self.models, session.model)
 
     def _submit(self, session: Session, task: Any) -> Job[Any]:
@@ -252,7 +252,7 @@ def _buttons(*, is_busy: bool) -> tuple[Any, Any, Any]:
 
 
 async def _follow(job: Job[Any], session: Session) -> AsyncIterator[None]:
-    """Until the job has ended, or its page has another picture: a beat whenever there is something new to draw."""
+    """Until the job has ended, or its page has another image: a beat whenever there is something new to draw."""
     seen: tuple[Any, ...] = ()
     while not job.ended.is_set() and session.job is job:
         now = (job.look().number, job.state, job.before, job.is_stopping)

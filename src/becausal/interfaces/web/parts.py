@@ -1,4 +1,4 @@
-"""The page before and while it searches: the picture, the welcome, the line, the explanation as it shrinks."""
+"""The page before and while it searches: the image, the welcome, the line, the explanation as it shrinks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,10 +24,10 @@ STAGES = {
 def draw_start(
     examples: Sequence[Upload], limits: Limits, upload: Upload | None, uri: str, *, model: str = "", note: str = ""
 ) -> str:
-    """The picture that was chosen, the place to drop another, and the examples; model: the one it was shown to."""
+    """The image that was chosen, the place to drop another, and the examples; model: the one it was shown to."""
     named = escape(upload.name) if upload is not None else ""
     shown = (
-        f'<img src="{uri}" alt="The picture {named}">'
+        f'<img src="{uri}" alt="The image {named}">'
         if upload is not None
         else '<div class="bc-empty" aria-hidden="true"></div>'
     )
@@ -41,7 +41,7 @@ def draw_start(
     return (
         f'<div class="bc-picture" data-limit="{limits.upload_bytes}" data-model="{escape(model)}">'
         f'<div class="bc-drop">{shown}<p class="bc-name">{named}</p></div>{error}'
-        '<div class="bc-choose"><label class="bc-button"><input type="file" accept="image/*">Choose a picture…</label>'
+        '<div class="bc-choose"><label class="bc-button"><input type="file" accept="image/*">Choose an image…</label>'
         f'<span title="up to {limits.upload_bytes / 1e6:.0f} MB">or drop or paste one</span></div>'
         f'<p class="bc-small" id="bc-examples">Or take an example:</p>'
         f'<div class="bc-examples" role="group" aria-labelledby="bc-examples">{small}</div></div>'
@@ -49,15 +49,15 @@ def draw_start(
 
 
 def draw_hint() -> str:
-    """The line beneath the buttons, which the page's script fills while a picture is on its way."""
+    """The line beneath the buttons, which the page's script fills while an image is on its way."""
     return '<p class="bc-hint" role="status"></p>'
 
 
 def draw_welcome() -> str:
     """What the page shows before anything was asked."""
     steps = (
-        ("Choose a picture", "Your own, or one of the examples. Something may stand in front of the object."),
-        ("Press Explain", "Parts of the picture are hidden, and the classifier is asked again and again."),
+        ("Choose an image", "Your own, or one of the examples. Something may stand in front of the object."),
+        ("Press Explain", "Parts of the image are hidden, and the classifier is asked again and again."),
         ("Look", "What is left in the light is enough for the label: nothing else is needed."),
     )
     items = "".join(f"<li><b>{title}</b><span>{text}</span></li>" for title, text in steps)
@@ -90,7 +90,7 @@ def draw_waiting(before: int) -> str:
 
 @dataclass(frozen=True)
 class Shot:
-    """A picture of a running search: the view, the smallest sufficient set so far, the map as far as it is known."""
+    """An image of a running search: the view, the smallest sufficient set so far, the map as far as it is known."""
 
     view: Pixels
     visible: Visible

@@ -1,4 +1,4 @@
-"""Pictures that clients send: read from memory, within limits, never from a path; and drawn ones for a start."""
+"""Images that clients send: read from memory, within limits, never from a path; and drawn ones for a start."""
 
 import threading
 import warnings
@@ -19,12 +19,12 @@ from becausal.scenes import make_scene
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # what a browser's user has; no reader that starts a program
 PREVIEW = 720  # pixels of the longest side of what is shown back
-_decoding = threading.Lock()  # one at a time: a large picture takes a few hundred megabytes while it is decoded
+_decoding = threading.Lock()  # one at a time: a large image takes a few hundred megabytes while it is decoded
 
 
 @dataclass(frozen=True)
 class Upload:
-    """A picture's file as a client sent it, or one that was drawn here, with a name to show."""
+    """An image's file as a client sent it, or one that was drawn here, with a name to show."""
 
     name: str
     data: bytes
@@ -37,13 +37,13 @@ def clean_name(name: str) -> str:
 
 
 def read_picture(upload: Upload, limits: Limits) -> InputImage:
-    """The decoded picture. Raises ImageError, one line, for what is none or has too many pixels."""
+    """The decoded image. Raises ImageError, one line, for what is none or has too many pixels."""
     with _decoding, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             image = Image.open(BytesIO(upload.data), formats=FORMATS)
         except Exception:  # Pillow's readers raise whatever they trip over in a damaged file
-            raise ImageError(f"{upload.name} is no picture: give a JPEG, PNG, WebP, GIF, BMP or TIFF file") from None
+            raise ImageError(f"{upload.name} is no image: give a JPEG, PNG, WebP, GIF, BMP or TIFF file") from None
         with image:
             if image.width * image.height > limits.pixels:
                 raise ImageError(
@@ -56,24 +56,24 @@ def read_picture(upload: Upload, limits: Limits) -> InputImage:
 
 
 def check_fits(picture: InputImage, classifier: Classifier, limits: Limits) -> None:
-    """Refuse a large picture for a model that would take it as it is: each call would cost as much."""
+    """Refuse a large image for a model that would take it as it is: each call would cost as much."""
     h, w = picture.grid
     if classifier.info.geometry is None and h * w > limits.loose_pixels:
         raise ImageError(
-            f"{picture.name} has {w:,} x {h:,} pixels, and this model takes pictures as they are: "
+            f"{picture.name} has {w:,} x {h:,} pixels, and this model takes images as they are: "
             f"this page gives it at most {limits.loose_pixels / 1e6:g} million"
         )
 
 
 def as_image(picture: InputImage) -> Image.Image:
-    """The picture as Pillow has it, under its name."""
+    """The image as Pillow has it, under its name."""
     image = Image.fromarray(picture.pixels)
     image.filename = picture.name  # type: ignore[attr-defined]
     return image
 
 
 def preview(picture: InputImage) -> str:
-    """The picture, no larger than needed, as a data URI."""
+    """The image, no larger than needed, as a data URI."""
     image = Image.fromarray(picture.pixels)
     image.thumbnail((PREVIEW, PREVIEW))
     return as_uri(image, "PNG" if max(picture.grid) <= PREVIEW else "JPEG")
@@ -86,7 +86,7 @@ def thumbnail(upload: Upload, side: int = 144) -> str:
 
 
 def as_uri(image: Image.Image, kind: str) -> str:
-    """An image as a data URI, so that no picture of a client is ever a file or an address of its own."""
+    """An image as a data URI, so that no image of a client is ever a file or an address of its own."""
     buffer = BytesIO()
     image.save(buffer, kind, quality=86)  # only JPEG heeds the quality
     return file_uri(buffer.getvalue(), kind.lower())
@@ -116,7 +116,7 @@ EXAMPLES = (
 
 
 def draw_examples(size: int = 256) -> tuple[Upload, ...]:
-    """The pictures to begin with, drawn when the server starts."""
+    """The images to begin with, drawn when the server starts."""
     drawn = []
     for label, seed in EXAMPLES:
         buffer = BytesIO()

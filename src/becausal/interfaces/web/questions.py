@@ -106,13 +106,13 @@ def choose_model(models: Mapping[str, Classifier], name: str) -> Classifier:
 
 
 def view_of(picture: InputImage, classifier: Classifier) -> Pixels:
-    """The picture as the classifier sees it, (h, w, channels)."""
+    """The image as the classifier sees it, (h, w, channels)."""
     return make_view(picture, classifier.info.geometry, channels=classifier.info.channels).pixels
 
 
 @dataclass
 class Search:
-    """An explanation of an uploaded picture as a task; `view` is there once it has begun, to be drawn on."""
+    """An explanation of an uploaded image as a task; `view` is there once it has begun, to be drawn on."""
 
     upload: Upload
     classifier: Classifier
@@ -141,7 +141,7 @@ class Search:
 
 @dataclass
 class Contest:
-    """Two methods on an uploaded picture, one after the other, as a task."""
+    """Two methods on an uploaded image, one after the other, as a task."""
 
     upload: Upload
     classifier: Classifier
@@ -238,7 +238,7 @@ def ask_labels(explanation: Explanation, classifier: Classifier, visible: Visibl
 
 @dataclass(frozen=True)
 class Witness:
-    """The proof for a pixel, with what the classifier says to both pictures; `without` is None where there is no second."""
+    """The proof for a pixel, with what the classifier says to both images; `without` is None where there is no second."""
 
     why: Why
     shown: Said
@@ -256,7 +256,7 @@ def ask_witness(explanation: Explanation, classifier: Classifier, row: int, colu
 
 
 def refuse_misfits(classifier: Classifier, spec: str) -> None:
-    """A page shows pictures in colour: a model of signals or volumes has no place on it. Raises OptionError."""
+    """A page shows images in colour: a model of signals or volumes has no place on it. Raises OptionError."""
     info = classifier.info
     if (info.geometry is not None and len(info.geometry.grid) != 2) or info.channels not in (None, 3):
-        raise OptionError(f"{spec} takes no colour pictures, and the page has nothing else to give it")
+        raise OptionError(f"{spec} takes no colour images, and the page has nothing else to give it")

@@ -1,4 +1,4 @@
-"""The server: gradio's app with two doors of our own, pictures in and answers out, behind the guard."""
+"""The server: gradio's app with two doors of our own, images in and answers out, behind the guard."""
 
 import asyncio
 import logging
@@ -99,7 +99,7 @@ async def _tidy(sessions: Sessions) -> None:
 
 
 def _open_doors(api: "FastAPI", sessions: Sessions, limits: Limits) -> None:
-    """Pictures in, answers out; both by tokens that only their page knows."""
+    """Images in, answers out; both by tokens that only their page knows."""
     from fastapi import Request
     from fastapi.responses import JSONResponse, Response
 
@@ -118,7 +118,7 @@ def _open_doors(api: "FastAPI", sessions: Sessions, limits: Limits) -> None:
     async def give_answer(request: Request) -> Response:
         found = sessions.find(request.path_params["token"])
         if found is None:
-            return JSONResponse({"error": "this answer is no longer here: explain the picture again"}, 404)
+            return JSONResponse({"error": "this answer is no longer here: explain the image again"}, 404)
         async with packing:
             data = await asyncio.to_thread(pack, found)
         headers = {"Content-Disposition": f'attachment; filename="{name_file(found)}"', "Cache-Control": "no-store"}

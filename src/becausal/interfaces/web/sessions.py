@@ -1,4 +1,4 @@
-"""What is remembered of each page: its picture, its search, what was found. In memory only, and only so much."""
+"""What is remembered of each page: its image, its search, what was found. In memory only, and only so much."""
 
 import secrets
 import threading
@@ -36,7 +36,7 @@ class Session:
     top: Top = ()
     side: int = 0  # the view's longest
     wanted: str = ""  # the model that was chosen last, while its answer is still to come
-    choice: object = None  # the last one of a picture or a model
+    choice: object = None  # the last one of an image or a model
     look: object = None  # the last one at a pixel
     job: Job[Any] | None = None
     found: Found | None = None
@@ -49,7 +49,7 @@ class Session:
         return len(self.upload.data) if self.upload is not None else 0
 
     def forget(self) -> None:
-        """Drop the answers, which belong to another picture or model now, and stop what still looks for one."""
+        """Drop the answers, which belong to another image or model now, and stop what still looks for one."""
         self.stop()
         self.job = self.found = self.compared = None
 

@@ -1,4 +1,4 @@
-"""The definitions themselves, by brute force, for pictures of a few pixels.
+"""The definitions themselves, by brute force, for images of a few pixels.
 
 Everything here follows the text of the definitions and nothing else; it asks all 2^n subsets of n pixels and serves as
 the slow twin of the fast code. A classifier is a table `holds`, (2^n,) bool: entry m says whether the target is kept

@@ -1,6 +1,6 @@
 """Our search, `causal`: hide what can be hidden, large parts first, until every cell left is needed.
 
-A survey asks random sets of patches that follow the picture's edges, and the fewest of the best that hold together are
+A survey asks random sets of patches that follow the image's edges, and the fewest of the best that hold together are
 where it begins. From there a chain grows the hidden set, the witness. In each round it draws a few random parts of
 what is still shown, about a stated share of it, and asks what is left without each, then without the best of them
 together. It goes on from the one that trades margin for size best. Where nothing can go, smaller parts are drawn. At the

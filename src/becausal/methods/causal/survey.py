@@ -1,6 +1,6 @@
 """A first look round: how much each patch of the view brings to the target, from random sets of patches.
 
-Patches follow the picture's own edges, so that what belongs to different things is told apart from the start. What the
+Patches follow the image's own edges, so that what belongs to different things is told apart from the start. What the
 survey says is a guess that steers the search; everything that is claimed in the end is asked.
 """
 

@@ -1,9 +1,9 @@
 """Answers kept on disk, so that an interrupted run does not pay twice.
 
 One SQLite file that any number of processes may share; each batch is committed as it comes, so a process that is killed
-loses only the batch under way. Nothing of a picture is kept: a key is a hash, a value the raw scores.
+loses only the batch under way. Nothing of an image is kept: a key is a hash, a value the raw scores.
 
-A model may change behind its address. So answers belong to an *epoch*: the answers to a few fixed pictures, which are
+A model may change behind its address. So answers belong to an *epoch*: the answers to a few fixed images, which are
 asked anew in every run. Where they have moved, an epoch begins and older answers are not used.
 """
 

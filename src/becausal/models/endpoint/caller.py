@@ -20,7 +20,7 @@ _TOO_MANY = (400, 413, 422, 500)  # what servers say to a batch that is too larg
 
 @dataclass
 class Tally:
-    """Pictures so far: asked of the endpoint and answered, those among them to get to know it, and known already."""
+    """Images so far: asked of the endpoint and answered, those among them to get to know it, and known already."""
 
     asked: int = 0
     probes: int = 0
@@ -29,18 +29,18 @@ class Tally:
     def say(self, price: float | None) -> str | None:
         """What was paid and what was not, in words; None where there is nothing to say."""
         spared = f", {self.kept:,} known from the cache" if self.kept else ""
-        pictures = f"{self.asked:,} pictures asked of the endpoint ({self.probes} to get to know it){spared}"
+        pictures = f"{self.asked:,} images asked of the endpoint ({self.probes} to get to know it){spared}"
         if price is None:
             return pictures if self.kept else None
         cost = self.asked * price
-        return f"{cost:,.{2 if cost >= 0.1 else 4}f} spent so far at {price:g} a picture: {pictures}"
+        return f"{cost:,.{2 if cost >= 0.1 else 4}f} spent so far at {price:g} an image: {pictures}"
 
 
 @final
 class Caller:
     """The raw answers of one endpoint: kept ones where there are any, else asked in batches that the server takes.
 
-    limit: most pictures at once; it is halved whenever the server refuses. output: which one to read, None: the first
+    limit: most images at once; it is halved whenever the server refuses. output: which one to read, None: the first
     answer decides. A question that was answered in this process already is asked anew: whoever repeats a question wants
     to know whether the answer stands.
     """
@@ -57,13 +57,13 @@ class Caller:
         self._binary = binary
         self._limit = limit
         self._version: str | None = None
-        self._row: tuple[np.dtype[Any], tuple[int, ...]] | None = None  # type and shape of one picture's answer
+        self._row: tuple[np.dtype[Any], tuple[int, ...]] | None = None  # type and shape of one image's answer
         self._cache: AnswerCache | None = None
         self._salt = b""
         self._heard: set[bytes] = set()
 
     def probe(self, batch: NDArray[Any]) -> NDArray[Any]:
-        """The raw answers to a few pictures, past the cache."""
+        """The raw answers to a few images, past the cache."""
         raw = np.concatenate(list(self._ask_all(batch)))
         self.tally.probes = self.tally.asked
         return raw
@@ -74,10 +74,10 @@ class Caller:
         self._cache = cache
 
     def __call__(self, batch: NDArray[Any]) -> NDArray[Any]:
-        """The raw answers to a batch in the model's own numbers and layout, one row per picture."""
+        """The raw answers to a batch in the model's own numbers and layout, one row per image."""
         keys = [hashlib.sha256(self._salt + row.tobytes()).digest() for row in batch]
         found = self._look_up([key for key in keys if key not in self._heard])
-        missing = {key: row for row, key in enumerate(keys) if key not in found}  # the same picture twice goes out once
+        missing = {key: row for row, key in enumerate(keys) if key not in found}  # the same image twice goes out once
         todo = list(missing)
         for raw in self._ask_all(batch[list(missing.values())]):
             new = dict(zip(todo, raw, strict=False))
@@ -88,7 +88,7 @@ class Caller:
         return np.stack([found[key] for key in keys])
 
     def _ask_all(self, batch: NDArray[Any]) -> Iterator[NDArray[Any]]:
-        """The answers to any number of pictures, in pieces, as they come."""
+        """The answers to any number of images, in pieces, as they come."""
         start = 0
         while start < len(batch):
             part = batch[start : start + self._limit]
@@ -100,7 +100,7 @@ class Caller:
             start += len(part)
 
     def _ask(self, batch: NDArray[Any]) -> NDArray[Any] | None:
-        """The answers to one request; None where the server may take fewer pictures at once."""
+        """The answers to one request; None where the server may take fewer images at once."""
         entry, rows, url = self._entry, len(batch), self._address.url
         if entry.batch is not None and rows < entry.batch:
             batch = np.concatenate([batch, np.repeat(batch[-1:], entry.batch - rows, axis=0)])
@@ -110,7 +110,7 @@ class Caller:
             return None
         if reply.status != 200:
             shape = "x".join(str(side) for side in batch.shape)
-            raise AnswerError(f"{url} refused pictures of shape {shape}: {say_status(reply)}")
+            raise AnswerError(f"{url} refused images of shape {shape}: {say_status(reply)}")
         answered = decode(reply, url)
         self._check_version(answered.version)
         raw = answered.outputs.get(self._choose(answered.outputs))
@@ -132,7 +132,7 @@ class Caller:
         if raw.ndim == 0 or len(raw) != rows or kind != (self._row or kind):
             expected = f"({rows}, …)" if self._row is None else f"{(rows, *self._row[1])} {self._row[0]}"
             raise AnswerError(
-                f"{self._address.url} gave an output {raw.shape} {raw.dtype} for {rows} pictures; expected {expected}"
+                f"{self._address.url} gave an output {raw.shape} {raw.dtype} for {rows} images; expected {expected}"
             )
         if raw.dtype.kind == "f" and not np.isfinite(raw).all():
             raise AnswerError(f"{self._address.url} gave scores that are NaN or infinite")

@@ -1,6 +1,6 @@
 """Models that can only be called: endpoints of the Open Inference Protocol (Triton, MLServer, TorchServe, KServe).
 
-`oip:http://HOST:PORT/v2/models/NAME`. What the server says of the model decides shape, type and layout; pictures are
+`oip:http://HOST:PORT/v2/models/NAME`. What the server says of the model decides shape, type and layout; images are
 resized, hidden and normalised here, exactly as for a model in a file, and sent in batches. Answers are kept on disk.
 """
 
@@ -26,7 +26,7 @@ from becausal.models.outputs import name_classes, probe_pictures, read_output
 from becausal.models.preprocess import Normalisation, choose_numbers, plan_geometry
 from becausal.models.settings import Settings
 
-_BODY = 16 * 2**20  # bytes of a request, about, where nothing says how many pictures it may have
+_BODY = 16 * 2**20  # bytes of a request, about, where nothing says how many images it may have
 _MOST = 32
 
 
@@ -166,7 +166,7 @@ def _read_largest(transport: Transport, address: Address) -> int | None:
 
 
 def _find_limit(entry: Entry, said: int | None, largest: int | None, size: int) -> int:
-    """How many pictures to send at once; size: the bytes of one."""
+    """How many images to send at once; size: the bytes of one."""
     if entry.batch is not None:
         return entry.batch
     return min(said or max(1, min(_MOST, _BODY // size)), largest or _MOST * _BODY)

@@ -1,4 +1,4 @@
-"""What a served model's metadata means for pictures: the input's layout and size, and which output to read."""
+"""What a served model's metadata means for images: the input's layout and size, and which output to read."""
 
 from dataclasses import dataclass
 
@@ -13,10 +13,10 @@ NAMED: dict[str, OutputOption] = {"probs": "probabilities", "probabilities": "pr
 
 @dataclass(frozen=True)
 class Entry:
-    """The input as pictures see it.
+    """The input as images see it.
 
-    grid: (h, w), None where any size will do. batch: the only number of pictures, None for any number. is_single: there
-    is no batch axis, one picture at a time.
+    grid: (h, w), None where any size will do. batch: the only number of images, None for any number. is_single: there
+    is no batch axis, one image at a time.
     """
 
     tensor: Tensor
@@ -29,13 +29,13 @@ class Entry:
 
 
 def read_entry(served: Served, options: EndpointOptions) -> Entry:
-    """The input that takes pictures. Raises ModelError where there is none, or more than one."""
+    """The input that takes images. Raises ModelError where there is none, or more than one."""
     tensor = _find_input(served, options)
     if tensor.datatype not in PICTURES:
-        raise ModelError(f"the input {tensor} is of a type that pictures cannot be turned into: take {', '.join(PICTURES)}")
+        raise ModelError(f"the input {tensor} is of a type that images cannot be turned into: take {', '.join(PICTURES)}")
     if len(tensor.shape) not in (3, 4):
         raise ModelError(
-            f"the input {tensor} has {len(tensor.shape)} axes; pictures need 4, such as [N,3,224,224], or 3, one at a time"
+            f"the input {tensor} has {len(tensor.shape)} axes; images need 4, such as [N,3,224,224], or 3, one at a time"
         )
     is_single = len(tensor.shape) == 3
     batch, *sides = (1, *tensor.shape) if is_single else tensor.shape
@@ -45,7 +45,7 @@ def read_entry(served: Served, options: EndpointOptions) -> Entry:
         channels = 3
         notes.append("the number of channels is free: 3 taken; --endpoint shape=N,3,224,224 says otherwise")
     if is_single:
-        notes.append("the input has no batch axis: one picture per request")
+        notes.append("the input has no batch axis: one image per request")
     grid = (h, w) if h is not None and w is not None else None
     return Entry(tensor, layout, channels, grid, batch, is_single, tuple(notes))
 
@@ -82,7 +82,7 @@ def _find_input(served: Served, options: EndpointOptions) -> Tensor:
     if options.input is not None and known and options.input not in known:
         raise ModelError(f"the model has no input {options.input!r}; it has {', '.join(known)}")
     if options.input is None and len(known) > 1:
-        raise ModelError(f"the model has {len(known)} inputs ({', '.join(known)}); a classifier of pictures has one")
+        raise ModelError(f"the model has {len(known)} inputs ({', '.join(known)}); a classifier of images has one")
     if not known and options.shape is None:
         raise ModelError(
             "the server does not say what the model takes: give --endpoint shape=N,3,224,224 (and input, datatype)"

@@ -60,7 +60,7 @@ class EndpointOptions:
     header: lines `Name: value`; ${VARIABLE} in a value is taken from the environment. token_env: the environment
     variable with a bearer token. ca: a PEM file of certificates to trust besides the system's. timeout: seconds for one
     attempt; deadline: for one batch with all its attempts; retries: attempts after the first. rate: most requests per
-    second. price: of one picture, in your own money. cache: the folder of kept answers, None for none; cache_mb: its
+    second. price: of one image, in your own money. cache: the folder of kept answers, None for none; cache_mb: its
     size. binary: the binary form of tensors, `auto` where the server says it knows it. input, output, shape, datatype,
     layout: what the server's metadata leaves open.
     """

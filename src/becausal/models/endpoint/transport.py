@@ -21,7 +21,7 @@ from becausal.core.errors import AnswerError, NetworkError, OptionError
 from becausal.models.endpoint.options import Address, EndpointOptions
 
 RETRIED = (408, 425, 429, 502, 503, 504)
-MAX_BYTES = 64 * 2**20  # of one answer: a thousand pictures of a thousand classes are half of it
+MAX_BYTES = 64 * 2**20  # of one answer: a thousand images of a thousand classes are half of it
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 _PIECE = 2**16
 

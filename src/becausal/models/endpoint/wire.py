@@ -138,7 +138,7 @@ def _tensor(item: Mapping[str, Any]) -> Tensor:
 
 
 def _numbers(batch: NDArray[Any]) -> str:
-    """The numbers of an array, row by row, as JSON has them; pictures have few different ones, each is written once."""
+    """The numbers of an array, row by row, as JSON has them; images have few different ones, each is written once."""
     different, where = np.unique(batch, return_inverse=True)
     texts = np.array([repr(value) for value in different.tolist()], object)
     return ",".join(texts[where.reshape(-1)])
