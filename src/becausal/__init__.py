@@ -9,9 +9,8 @@ from becausal.api import Failure, Request, Status, classify, explain, explain_ma
 from becausal.api.explanation import Explanation
 from becausal.core.checks import Checks, Claim
 from becausal.core.errors import BecausalError
+from becausal.core.version import __version__
 from becausal.models import load_model
-
-__version__ = "0.1.0"
 
 __all__ = [
     "BecausalError",

@@ -1,26 +1,28 @@
 """The front door: explain one image or many, verify, classify."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain, islice
 from typing import Any, Literal
 
 import numpy as np
 
 from becausal.api.explanation import Explanation
-from becausal.api.jobs import Job, finish, first_looks, search_and_confirm, versions, view_of
+from becausal.api.jobs import explain_here, versions, view_of
 from becausal.api.verifying import verify
-from becausal.core.contracts import Classifier, Search
-from becausal.core.errors import NetworkError, OptionError
-from becausal.core.pipeline import SearchResult
-from becausal.core.problem import Explainer, Problem
+from becausal.core.errors import OptionError
+from becausal.core.explanation import ExplanationRecord
+from becausal.core.problem import Explainer
 from becausal.core.progress import Failure, Status
 from becausal.core.request import Request
-from becausal.engine.engine import Engine
-from becausal.images.loading import View, load_image
+from becausal.engine.calls import ModelCalls
+from becausal.engine.pool import MIN_IMAGES, SearchPool, default_count
+from becausal.images.loading import load_image
 from becausal.methods import METHODS
 from becausal.models import as_classifier
 
 __all__ = [
+    "Explanation",
     "Failure",
     "Request",
     "Status",
@@ -53,19 +55,35 @@ def explain(
     batch_size: int | None = None,
     progress: Callable[[Status], None] | None = None,
 ) -> Explanation:
-    """Why does the model give this image its label?
+    """Explain why a model gives an image its label.
 
-    image: a file's path, a PIL image or an array. model: a spec (see `load_model`), a Classifier, a torch module or a
-    function from a batch of pixels to scores or labels. method: a name or an explainer; options: its options. target: a
-    label's name or id, the one on top by default; against: only this rival must be beaten; top: it is enough to stay
-    among the first k. confidence: also keep this share of the original confidence. fill: what hidden pixels become;
-    several must all keep the target. grain: minimise to cells of this side in pixels, None not at all. max_calls: a
-    limit on model calls; when it is spent, or on Ctrl-C, the best so far comes back, marked in `stopped_by`. several: look
-    for so many disjoint explanations; the further ones are in `others`. contrast: find a set that is necessary as well
-    as sufficient.
+    Args:
+        image: A file's path, a PIL image or an array.
+        model: A spec (see `load_model`), a Classifier, a torch module, a Keras model, or a function from a batch of
+            pixels to scores or labels.
+        method: A method's name, or an explainer.
+        options: Options of the method, by name.
+        target: The label to explain, by name or id. Default: the top label.
+        against: Only this other label must stay behind the target.
+        top: It is enough that the target stays among the top k labels.
+        confidence: Share of the original confidence to keep as well, e.g. 0.9.
+        fill: What masked pixels become; with several fills, the target must hold under all of them.
+        grain: Minimise down to cells of this side in pixels; None for not at all.
+        seed: Random seed. Same seed, same answer.
+        max_calls: Limit on model calls. When it is reached, or on Ctrl-C, the best result so far is returned, marked in
+            `stopped_by`.
+        several: How many disjoint explanations to look for; the further ones are in `others`.
+        contrast: Find a set that is necessary as well as sufficient.
+        batch_size: Maximum number of rows evaluated at once; the answer does not depend on it.
+        progress: Called with a `Status` after each batch.
 
-    A model that fails on the way ends the search too: `stopped_by` is then "failure", and the last of the notes says why.
-    Where nothing smaller than the whole view was known yet, the failure is raised: AnswerError, or NetworkError.
+    Returns:
+        The explanation. If the model failed on the way, it holds the best result so far: `stopped_by` is then "failure",
+        and the last of its notes says why.
+
+    Raises:
+        BecausalError: The image cannot be explained, see `becausal.core.errors`; e.g. AnswerError or NetworkError where
+            the model failed before anything smaller than the whole view was known to be sufficient.
     """
     request = Request(
         method=method,
@@ -97,16 +115,29 @@ def explain_many(
     workers: int | None = None,
     progress: Callable[[Status], None] | None = None,
 ) -> Iterator[Explanation | Failure]:
-    """Explain images, `width` of them side by side, and yield each answer as it comes.
+    """Explain images and yield each answer as it comes.
 
-    width: None for as many as keep the model busy: one on a CPU, where answers then come in the order of the images,
-    and many on a GPU. workers: processes to search in, beside a model on a GPU that answers faster than one process can
-    ask; None for three of four cores where there are many images, 0 for none. Answers do not depend on `width` or
-    `workers`. Images are taken from the iterable as they are needed, and no more are held than are under way.
+    Images are drawn from the iterable as they are needed, and no more are kept in memory than are being explained.
+    Answers do not depend on `width` or `workers`.
 
-    An image that cannot be explained yields a Failure, one that breaks the model on the way its best so far, and the
-    others go on. A model that cannot be reached any more ends them all: the best so far of those under way is yielded,
-    then NetworkError is raised.
+    Args:
+        images: Paths, PIL images or arrays.
+        model: As in `explain`.
+        request: What is asked of every image.
+        batch_size: Maximum number of rows evaluated at once.
+        width: How many images are explained at a time. Default: as many as keep the model busy, which is one on a CPU,
+            where answers then come in the order of the images, and many on a GPU.
+        workers: Processes to search in, for a model on a GPU that answers faster than one process can ask. Default: three
+            of four cores where there are many images; 0 for none.
+        progress: Called with a `Status` after each batch.
+
+    Yields:
+        An Explanation, or a Failure for an image that cannot be explained. An image on which the model fails half-way
+        gives its best result so far.
+
+    Raises:
+        NetworkError: The model cannot be reached any more. The best results so far of all images in progress are yielded
+            first.
     """
     numbered = explain_numbered(
         images, model, request=request, batch_size=batch_size, width=width, workers=workers, progress=progress
@@ -124,95 +155,47 @@ def explain_numbered(
     workers: int | None = None,
     progress: Callable[[Status], None] | None = None,
 ) -> Iterator[tuple[int, Explanation | Failure]]:
-    """The same, each answer with the number of its image, from 0."""
+    """The same as `explain_many`, each answer with the number of its image, from 0."""
     if (width is not None and width < 1) or (workers is not None and workers < 0):
-        raise OptionError(f"width is at least 1 and workers at least 0, not {width} and {workers}")
-    request = request or Request()
+        raise OptionError(f"width must be at least 1 and workers at least 0, not {width} and {workers}")
+    asked = request or Request()
     classifier = as_classifier(model)
-    engine = Engine(classifier, batch_size=batch_size)
+    calls = ModelCalls(classifier, batch_size)
     source = iter(images)
-    if workers != 0 and engine.is_async and width != 1 and _can_be_sent(request):
-        from becausal.engine.workers import WORTH, Pool, natural_count
-
-        begun = list(islice(source, WORTH))
-        source = chain(begun, source)
-        count = workers or (natural_count() if len(begun) == WORTH else 0)
+    if workers != 0 and calls.is_async and width != 1 and _runs_elsewhere(asked):
+        first = list(islice(source, MIN_IMAGES))
+        source = chain(first, source)
+        count = workers or (default_count() if len(first) == MIN_IMAGES else 0)
         if count:
-            pool = Pool(classifier, request, count=count, width=width or engine.width, batch_size=engine.batch_size)
-            return pool.explain(source, progress)
-    return _explain_here(source, engine, request, width, progress)
+            pool = SearchPool(calls, count=count, width=width or calls.batch_size // 2, convert=load_image)
+            return pool.explain(source, partial(explain_here, request=asked), progress)
+    return explain_here(source, classifier, request=asked, batch_size=batch_size, width=width, progress=progress)
 
 
-def inner_limit(request: Request) -> int | None:
-    return None if request.max_calls is None else request.max_calls - 1 - len(request.fills)
-
-
-def _can_be_sent(request: Request) -> bool:
+def _runs_elsewhere(request: Request) -> bool:
     """Whether a process without the model can do the search."""
     return isinstance(request.method, str) and request.method in METHODS and METHODS[request.method].needs != "gradients"
 
 
-def _explain_here(
-    images: Iterable[Any],
-    engine: Engine,
-    request: Request,
-    width: int | None,
-    progress: Callable[[Status], None] | None,
-) -> Iterator[tuple[int, Explanation | Failure]]:
-    """The images, explained in this process."""
-    classifier = engine.classifier
-    jobs: dict[int, Job] = {}
-    failures: list[tuple[int, Failure]] = []
-
-    def watch(index: int, calls: int) -> None:
-        if progress is not None:
-            job = jobs[index]
-            share = job.run.pixels / job.run.visible.size
-            course = job.run
-            progress(Status(job.picture.name, job.number, course.stage, calls + 1, request.max_calls, share, course.visible))
-
-    engine.watch = watch
-
-    def items() -> Iterator[tuple[Problem, Search[SearchResult | Failure]]]:
-        index = 0
-        at_once = max(1, min((width or engine.width) // 4, engine.at_once))  # the first need not wait for the last
-        for number, found in first_looks(images, engine, request, at_once):
-            if isinstance(found, Failure):
-                failures.append((number, found))
-                continue
-            jobs[index] = found
-            index += 1
-            yield found.problem, search_and_confirm(found, engine)
-
-    try:
-        for outcome in engine.run_many(items(), max_calls=inner_limit(request), width=width):
-            yield from failures
-            failures.clear()
-            job = jobs.pop(outcome.index)
-            if isinstance(outcome.result, Failure):
-                yield job.number, outcome.result
-            else:
-                yield job.number, finish(job, outcome.result, outcome, classifier, request)
-    except NetworkError:
-        yield from failures
-        raise
-    yield from failures
-
-
-def _ask_plainly(classifier: Classifier, view: View) -> Any:
-    """The scores, (1, classes), or the label, (1,), of the whole view."""
-    return Engine(classifier).ask_plainly(view.pixels, view.pixels, np.ones((1, *view.grid), bool))
-
-
-def find_failure(explanation: Explanation) -> str | None:
-    """What the model failed with, where that cut the search short; None where it did not."""
+def find_failure(explanation: ExplanationRecord) -> str | None:
+    """What the model failed with, where that ended the search; None where it did not."""
     return explanation.notes[-1] if explanation.stopped_by == "failure" else None
 
 
 def classify(image: Any, model: Any, *, top: int = 5) -> list[tuple[int, str, float]]:
-    """What the model says of an image: (id, name, probability), the first `top` of them; NaN for label-only models."""
+    """Classify an image.
+
+    Args:
+        image: As in `explain`.
+        model: As in `explain`.
+        top: How many labels to return.
+
+    Returns:
+        (id, name, probability) of the top labels; the probability is NaN for models that return labels only.
+    """
     classifier = as_classifier(model)
-    scores = _ask_plainly(classifier, view_of(load_image(image), classifier))
+    view = view_of(load_image(image), classifier)
+    scores = ModelCalls(classifier).evaluate(view.pixels, view.pixels, np.ones((1, *view.grid), bool))
     info = classifier.info
     if scores.ndim == 1:
         return [(int(scores[0]), info.name_of(int(scores[0])), float("nan"))]

@@ -22,11 +22,11 @@ def verify(explanation: ExplanationRecord, model: Any) -> list[Claim]:
         Each claim as it was stated and as it was found now.
     """
     engine = Engine(as_classifier(model))
-    case = Problem(explanation.view, explanation.backgrounds, explanation.target)
+    problem = Problem(explanation.view, explanation.backgrounds, explanation.target)
     search = check(explanation.visible, grain=explanation.checks.minimal_grain, contrast=explanation.origin.contrast)
-    claims = compare(explanation.checks, engine.run(case, search).result)
+    claims = compare(explanation.checks, engine.run(problem, search).result)
     if explanation.others:
-        again = engine.ask_afresh(case, np.stack(explanation.others)).holds
+        again = engine.ask_uncached(problem, np.stack(explanation.others)).holds
         claims += [
             Claim(f"further explanation {i} sufficient", "yes", "yes" if holds else "no", bool(holds))
             for i, holds in enumerate(again, start=2)

@@ -140,7 +140,7 @@ class ModelInfo:
     geometry: how images become views; None where the model takes arrays of any shape as they are.
     channels: of the view, last axis; None where the model takes arrays as they are.
     output: `probabilities` over exclusive classes, `multilabel` independent probabilities, or just `labels`.
-    numbers: the normalisation that will be applied, in words.
+    normalisation: what is applied to pixels before the network sees them, as text.
     sha256: of the model's file or files, None where there is none. loading: the options it was loaded with.
     """
 
@@ -150,7 +150,7 @@ class ModelInfo:
     channels: int | None
     labels: tuple[str, ...] | None
     output: OutputKind
-    numbers: str
+    normalisation: str
     sha256: str | None = None
     device: str = "cpu"
     inputs: str = ""

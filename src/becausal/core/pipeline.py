@@ -19,6 +19,7 @@ T = TypeVar("T")
 
 RESERVE = COARSE + 16  # questions kept back from the method for the extraction
 LAST_QUESTIONS = 2  # and for the last checks
+FIRST_CALL = 1  # of the whole view, to find its label
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,10 +47,10 @@ def run_pipeline(problem: Problem, explainer: Explainer, request: Request, run: 
     opening = yield from _opening(problem)
     run.spent = opening.spent
     confirming = len(request.fills)  # the explanation is evaluated once more at the very end
-    last = None if request.max_calls is None else request.max_calls - 1 - confirming - LAST_QUESTIONS * len(request.fills)
+    last = None if request.max_calls is None else request.max_calls - confirming - LAST_QUESTIONS * len(request.fills)
     limit = last
     if last is not None and not isinstance(explainer, SetExplainer):
-        limit = last - min(RESERVE * request.price, last // 3)
+        limit = last - min(RESERVE * request.price, (last - FIRST_CALL) // 3)
     told = problem if limit is None else replace(problem, budget=max(0, limit - run.spent) // request.price)
     ask = contrastive if request.contrast else _unchanged
     finding = yield from ask(run.follow(explainer.search(told, seeds[0]), limit=limit))

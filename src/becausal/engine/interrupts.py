@@ -1,4 +1,4 @@
-"""Ctrl-C held back while a search is at work: one that is interrupted inside is lost with all it has found."""
+"""Ctrl-C deferred while a search computes: interrupted inside, a search would lose all it has found."""
 
 import signal
 import threading
@@ -7,25 +7,25 @@ from typing import Any
 
 
 class _Lifted:
-    """A part of a shield's context that may be interrupted; what was noted before it is raised first."""
+    """A part of the context in which an interrupt is raised at once; one that was noted before is raised first."""
 
-    def __init__(self, shield: "Shield") -> None:
-        self._shield = shield
+    def __init__(self, deferred: "DeferredInterrupt") -> None:
+        self._deferred = deferred
 
     def __enter__(self) -> None:
-        self._shield.speak()
-        self._shield.is_lifted = True
+        self._deferred.raise_noted()
+        self._deferred.is_lifted = True
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        self._shield.is_lifted = False
+        self._deferred.is_lifted = False
 
 
-class Shield:
+class DeferredInterrupt:
     """A context in which the first Ctrl-C is only noted, and raised as KeyboardInterrupt when the context is left.
 
     A second one is raised at once. It works where Ctrl-C raises KeyboardInterrupt as Python has it by default, in the
-    main thread; a handler of the user's own stays as it is. is_final: there was a second one. `lifted` is for the parts
-    within that may be interrupted, such as a call of the model.
+    main thread; a handler of the user's own is left alone. is_final: there was a second one. `lifted` is for the parts
+    that may be interrupted, such as a call of the model.
     """
 
     def __init__(self) -> None:
@@ -45,15 +45,15 @@ class Shield:
             signal.signal(signal.SIGINT, self._replaced)
             self._replaced = None
         if error is None:
-            self.speak()
+            self.raise_noted()
         self._noted = False
 
     def note(self) -> None:
         """Have KeyboardInterrupt raised at the next good moment."""
         self._noted = True
 
-    def speak(self) -> None:
-        """Raise what was noted."""
+    def raise_noted(self) -> None:
+        """Raise the interrupt that was noted, if any."""
         if self._noted:
             self._noted = False
             raise KeyboardInterrupt

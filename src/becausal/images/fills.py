@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from becausal.core.blur import box_blur
 from becausal.core.contracts import Pixels
 from becausal.core.errors import FillError, MissingExtraError
 
@@ -37,17 +38,6 @@ def _as_type(values: NDArray[Any], like: Pixels) -> Pixels:
 
 def _flat(view: Pixels, colour: NDArray[np.float64]) -> Pixels:
     return _as_type(np.broadcast_to(colour, view.shape), view)
-
-
-def box_blur(values: NDArray[np.float64], radius: int, axis: int) -> NDArray[np.float64]:
-    """The mean over 2·radius + 1 neighbours along one axis, edges repeated."""
-    pad = [(0, 0)] * values.ndim
-    pad[axis] = (radius + 1, radius)
-    total = np.cumsum(np.pad(values, pad, mode="edge"), axis=axis)
-    length = values.shape[axis]
-    ahead = np.take(total, np.arange(2 * radius + 1, 2 * radius + 1 + length), axis=axis)
-    behind = np.take(total, np.arange(length), axis=axis)
-    return np.asarray((ahead - behind) / (2 * radius + 1), np.float64)
 
 
 def _blur(view: Pixels) -> Pixels:

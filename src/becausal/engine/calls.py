@@ -1,0 +1,106 @@
+"""Calls of a classifier, guarded: whatever goes wrong in it becomes an AnswerError."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from becausal.core.contracts import AsyncClassifier, Classifier, Grid, Pixels, Promise, Visible
+from becausal.core.errors import AnswerError, BecausalError
+from becausal.core.text import one_line
+
+R = TypeVar("R")
+
+
+@dataclass
+class Answered:
+    """A batch that was evaluated while we waited."""
+
+    scores: NDArray[Any]
+    seconds: float
+
+    def is_ready(self) -> bool:
+        return True
+
+    def collect(self) -> NDArray[Any]:
+        return self.scores
+
+
+class ModelCalls:
+    """One classifier as the engine calls it.
+
+    batch_size: maximum number of rows per batch. depth: how many batches may be in flight at once. free_rows: a batch of
+    this many rows takes about as long as one of a single row.
+    """
+
+    def __init__(self, classifier: Classifier, batch_size: int | None = None) -> None:
+        self.classifier = classifier
+        self.batch_size = min(batch_size or classifier.batch_size, classifier.batch_size)
+        self._async = classifier if isinstance(classifier, AsyncClassifier) and classifier.depth > 0 else None
+        self.depth = 1 if self._async is None else self._async.depth
+        self.free_rows = 0 if self._async is None else self._async.ahead
+
+    @property
+    def is_async(self) -> bool:
+        """Whether the classifier evaluates batches in the background, e.g. on a GPU."""
+        return self._async is not None
+
+    def padded_size(self, rows: int) -> int:
+        """The next of the classifier's fixed batch sizes, where it has any."""
+        return next((size for size in self.classifier.fixed_sizes if size >= rows), rows)
+
+    def stage(self, view: Pixels, background: Pixels) -> Any:
+        """The pair where the model lives. Some models are evaluated here already, so errors are AnswerErrors too."""
+        return guarded(lambda: self.classifier.stage(view, background))
+
+    def submit(self, staged: Sequence[Any], which: NDArray[np.intp], rows: NDArray[Any], grid: Grid) -> Promise:
+        """Send one batch. rows: packed bits for an asynchronous classifier, else (n, *grid) bool."""
+        background = self._async
+        if background is not None:
+            return guarded(lambda: background.submit(staged, which, rows, grid))
+        begun = time.perf_counter()
+        scores = guarded(lambda: self.classifier.ask(staged, which, rows))
+        return Answered(scores, time.perf_counter() - begun)
+
+    def collect(self, promise: Promise, rows: int) -> NDArray[Any]:
+        """Wait for a batch of this many rows. Raises AnswerError for scores that are not what was promised."""
+        return check_scores(guarded(promise.collect), rows, self.classifier.info.output)
+
+    def evaluate(self, view: Pixels, background: Pixels, visible: Visible) -> NDArray[Any]:
+        """Scores (n, classes), or labels (n,), of mutants of one view, (n, *grid); nothing is cached."""
+        staged = [self.stage(view, background)]
+        found = []
+        for start in range(0, len(visible), self.batch_size):
+            part = visible[start : start + self.batch_size]
+            size = self.padded_size(len(part))
+            padded = np.concatenate([part, np.ones((size - len(part), *part.shape[1:]), bool)])
+            which = np.zeros(size, np.intp)
+            scores = guarded(lambda which=which, rows=padded: self.classifier.ask(staged, which, rows))  # type: ignore[misc]
+            found.append(check_scores(scores, size, self.classifier.info.output)[: len(part)])
+        return np.concatenate(found)
+
+
+def guarded(call: Callable[[], R]) -> R:
+    """The result of a call of the classifier; whatever breaks in it becomes an AnswerError."""
+    try:
+        return call()
+    except (BecausalError, KeyboardInterrupt):
+        raise
+    except (Exception, SystemExit) as error:
+        raise AnswerError(f"the model failed: {type(error).__name__}: {one_line(error, 300)}") from error
+
+
+def check_scores(scores: NDArray[Any], rows: int, output: str) -> NDArray[Any]:
+    """The scores, if they are what the classifier's `info.output` promises. Raises AnswerError if not."""
+    if output == "labels":
+        if scores.shape != (rows,) or not np.issubdtype(scores.dtype, np.integer):
+            raise AnswerError(f"the model returned {scores.dtype} {scores.shape}; expected {rows} integer labels")
+        return scores
+    if scores.ndim != 2 or len(scores) != rows or scores.shape[1] < 2:
+        raise AnswerError(f"the model returned an output of shape {scores.shape}; expected ({rows}, classes)")
+    if not np.isfinite(scores).all():
+        raise AnswerError("the model returned scores that are NaN or infinite")
+    return scores

@@ -1,0 +1,342 @@
+"""One search that is running: the questions it waits for, the answers it has had, and what that has cost."""
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from becausal.core.contracts import Answers, Grid, Lookahead, Pixels, Search, Stop, Visible, Wave
+from becausal.core.errors import AnswerError, BecausalError
+from becausal.core.problem import Problem
+from becausal.core.stats import Stats
+from becausal.core.targets import quantise_margin
+from becausal.engine.scheduler import Landing
+
+T = TypeVar("T")
+
+Packed = NDArray[np.uint8]  # (n, bytes): visible sets, eight pixels to a byte
+Known = tuple[bool, float, float]  # holds, margin, confidence
+Key = int | bytes  # hash of a set, at least 64 bits
+
+
+@dataclass(frozen=True, eq=False)
+class Job(Generic[T]):
+    """A view whose problem is not known before the model has seen it whole.
+
+    start: makes the problem and its search from the model's answer to the whole view, scores (1, classes) or a label (1,).
+    """
+
+    view: Pixels
+    backgrounds: tuple[Pixels, ...]
+    start: Callable[[NDArray[Any]], tuple[Problem, Search[T]]]
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[T]):
+    """A finished search: its result, what stopped it ("finished", "budget", "interrupt", "failure"), what it cost.
+
+    result: None where the search could not begin. error: what the model failed with, or why it could not begin.
+    """
+
+    index: int
+    result: T
+    stopped_by: str
+    stats: Stats
+    error: BecausalError | None = None
+
+
+@dataclass(eq=False)
+class FirstLook(Generic[T]):
+    """The whole view of a job, waiting to be evaluated; source and part of a batch at once."""
+
+    index: int
+    job: Job[T]
+    staged: tuple[Any, ...]  # one for each fill; only the first is needed here
+    stats: Stats = field(default_factory=Stats)
+    begun: float = field(default_factory=time.perf_counter)
+    scores: NDArray[Any] | None = None
+    error: AnswerError | None = None
+    is_sent: bool = False
+    is_wanted: bool = True
+
+    @property
+    def grid(self) -> Grid:
+        return tuple(self.job.view.shape[:-1])
+
+    @property
+    def kind(self) -> Hashable:
+        return self.job.view.shape, self.job.view.dtype
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return -self.job.view[..., 0].size, self.index
+
+    @property
+    def rows_left(self) -> int:
+        return 0 if self.is_sent else 1
+
+    @property
+    def count(self) -> int:
+        return 1
+
+    @property
+    def which(self) -> NDArray[np.intp]:
+        return np.zeros(1, np.intp)
+
+    def take(self, room: int, *, at_least_one: bool) -> "FirstLook[T]":
+        self.is_sent = True
+        return self
+
+    def rows(self, *, packed: bool) -> NDArray[Any]:
+        whole = np.ones((1, *self.grid), bool)
+        return pack(whole) if packed else whole
+
+    def deliver(self, scores: NDArray[Any], landing: Landing) -> None:
+        self.scores = scores
+        _count(self.stats, landing)
+        self.stats.calls += 1
+
+    def fail(self, error: AnswerError) -> None:
+        self.error = error
+
+
+@dataclass(eq=False)
+class RunningSearch(Generic[T]):
+    """One search and its questions; a source of rows. limit: on its calls, None for none. totals: of the engine."""
+
+    index: int
+    problem: Problem
+    search: Search[T]
+    staged: tuple[Any, ...]
+    limit: int | None
+    totals: Stats
+    stats: Stats = field(default_factory=Stats)
+    begun: float = field(default_factory=time.perf_counter)
+    cache: dict[Key, Known] = field(default_factory=dict)
+    speculative: dict[Key, Known] = field(default_factory=dict)  # answers that were not asked for yet
+    stopped_by: str = "finished"
+    broken: BecausalError | None = None  # what the model failed with; nothing is evaluated after that
+    turn: int = 0  # counts waves, to recognise those that were given up
+    wave: Visible = field(default_factory=lambda: np.zeros(0, bool))
+    packed: Packed = field(default_factory=lambda: np.zeros(0, np.uint8))
+    keys: list[Key] = field(default_factory=list)
+    todo: deque[int] = field(default_factory=deque)  # rows of the wave that are still to be sent
+    shown: int = 0  # pixels of the wave's first set: the more, the longer the search still has to go, as a rule
+    missing: int = 0  # questions of the wave without an answer: those still to be sent, and those in flight
+    lookahead: Lookahead | None = None
+
+    @property
+    def width(self) -> int:
+        """Calls that a question costs: one under each fill."""
+        return len(self.staged)
+
+    @property
+    def grid(self) -> Grid:
+        return self.problem.grid
+
+    @property
+    def kind(self) -> Hashable:
+        return self.problem.view.shape, self.problem.view.dtype
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        return -self.shown, self.index
+
+    @property
+    def rows_left(self) -> int:
+        return len(self.todo) * self.width
+
+    def accept(self, wave: Visible) -> None:
+        """Take the search's next questions.
+
+        Questions seen before, or twice, need no call. Those the budget does not reach are left out.
+        """
+        self.turn += 1
+        uncached = isinstance(wave, Wave) and wave.uncached
+        self.lookahead = wave.lookahead if isinstance(wave, Wave) else None
+        self.wave = np.asarray(wave)
+        self.packed = pack(self.wave)
+        self.shown = int(np.count_nonzero(self.wave[:1]))
+        self.stats.asked += len(self.wave)
+        if uncached:
+            self.keys = [b"uncached %d" % i for i in range(len(self.wave))]
+            for key in self.keys:
+                self.cache.pop(key, None)
+        else:
+            self.keys = hash_rows(self.packed)
+        room = self._room(uncached)
+        self.todo = deque()
+        new: set[Key] = set()
+        claimed = 0
+        for row, key in enumerate(self.keys):
+            if key in self.cache or key in new:
+                continue
+            if room is not None and len(new) + claimed >= room:
+                break
+            found = self.speculative.pop(key, None)
+            if found is None:
+                new.add(key)
+                self.todo.append(row)
+            else:
+                self.cache[key] = found
+                claimed += 1
+        self.missing = len(self.todo)
+        for stats in (self.stats, self.totals):
+            stats.calls += claimed * self.width
+            stats.ahead -= claimed * self.width
+
+    def _room(self, uncached: bool) -> int | None:
+        """How many more questions the budget allows; None for no limit."""
+        if self.broken is not None:
+            return 0
+        return None if self.limit is None or uncached else max(0, (self.limit - self.stats.calls) // self.width)
+
+    def take(self, room: int, *, at_least_one: bool) -> "QuestionPart[T] | None":
+        """The next questions of the wave, to be put into a batch."""
+        count = min(len(self.todo), max(room // self.width, int(at_least_one)))
+        if count < 1:
+            return None
+        rows = [self.todo.popleft() for _ in range(count)]
+        if rows[-1] - rows[0] + 1 == count:  # they lie together: no need to copy them
+            part = slice(rows[0], rows[-1] + 1)
+            return QuestionPart(self, self.keys[part], self.wave[part], self.packed[part])
+        return QuestionPart(self, [self.keys[row] for row in rows], self.wave[rows], self.packed[rows])
+
+    def speculate(self, count: int) -> "QuestionPart[T] | None":
+        """At most `count` questions that the search says it may ask next, and whose answers are not known."""
+        if self.lookahead is None or count < 1:
+            return None
+        visible = np.asarray(self.lookahead(count), bool)[:count]
+        if not len(visible):
+            return None
+        packed = pack(visible)
+        keys = hash_rows(packed)
+        seen = {*self.keys}
+        fresh = []
+        for row, key in enumerate(keys):
+            if key not in seen and key not in self.cache and key not in self.speculative:
+                seen.add(key)
+                fresh.append(row)
+        if not fresh:
+            return None
+        return QuestionPart(self, [keys[row] for row in fresh], visible[fresh], packed[fresh], is_speculative=True)
+
+    def answers(self, rows: int) -> Answers:
+        """The answers to the first rows of the wave."""
+        known = [self.cache[k] for k in self.keys[:rows]]
+        holds, margin, confidence = zip(*known, strict=True) if known else ((), (), ())
+        return Answers(np.array(holds, bool), np.array(margin, float), np.array(confidence, float), spent=self.stats.calls)
+
+    def reply(self) -> Answers | Stop:
+        """The answers to the whole wave; where the budget did not reach, a Stop with those there are."""
+        known = self.known_prefix()
+        if known == len(self.keys):
+            return self.answers(known)
+        if self.stopped_by == "finished":
+            self.stopped_by = "budget"
+        return Stop(self.stopped_by, self.answers(known), self.broken)
+
+    def give_up(self, error: BecausalError) -> Stop:
+        """The model failed: nothing more is evaluated or awaited. A Stop with the answers there are."""
+        self.broken, self.stopped_by = error, "failure"
+        self.turn += 1
+        self.todo.clear()
+        return Stop("failure", self.answers(self.known_prefix()), error)
+
+    def known_prefix(self) -> int:
+        """How many of the wave's first questions have an answer."""
+        for i, key in enumerate(self.keys):
+            if key not in self.cache:
+                return i
+        return len(self.keys)
+
+
+@dataclass(eq=False)
+class QuestionPart(Generic[T]):
+    """Questions of one search in a batch, each of them one row under each fill."""
+
+    owner: RunningSearch[T]
+    keys: list[Key]
+    visible: Visible  # (questions, *grid)
+    packed: Packed  # (questions, bytes)
+    is_speculative: bool = False
+    error: AnswerError | None = None
+    turn: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.turn = self.owner.turn
+
+    @property
+    def grid(self) -> Grid:
+        return self.owner.grid
+
+    @property
+    def staged(self) -> Sequence[Any]:
+        return self.owner.staged
+
+    @property
+    def count(self) -> int:
+        return len(self.keys) * self.owner.width
+
+    @property
+    def which(self) -> NDArray[np.intp]:
+        return np.arange(self.count) % self.owner.width if self.owner.width > 1 else np.zeros(self.count, np.intp)
+
+    @property
+    def is_wanted(self) -> bool:
+        return not self.is_speculative and self.turn == self.owner.turn
+
+    def rows(self, *, packed: bool) -> NDArray[Any]:
+        rows: NDArray[Any] = self.packed if packed else self.visible
+        return np.repeat(rows, self.owner.width, axis=0) if self.owner.width > 1 else rows
+
+    def deliver(self, scores: NDArray[Any], landing: Landing) -> None:
+        """Keep what the model returned; with several fills the worst answer counts."""
+        owner, width = self.owner, self.owner.width
+        judged = owner.problem.target.judge(scores)
+        holds, margin, confidence = judged.holds, judged.margin, judged.confidence
+        if width > 1:
+            holds = np.asarray(holds.reshape(-1, width).all(axis=1))
+            margin = margin.reshape(-1, width).min(axis=1)
+            confidence = confidence.reshape(-1, width).min(axis=1)
+        margin = quantise_margin(margin, holds)
+        known = zip(self.keys, zip(holds.tolist(), margin.tolist(), confidence.tolist(), strict=True), strict=True)
+        rows = self.count
+        if self.is_speculative:
+            owner.speculative.update((key, answer) for key, answer in known if key not in owner.cache)
+            owner.stats.ahead += rows
+            owner.totals.ahead += rows
+            _count(owner.stats, Landing(0, landing.slots, landing.seconds))
+        else:
+            owner.cache.update(known)
+            owner.stats.calls += rows
+            owner.totals.calls += rows
+            owner.missing -= len(self.keys)
+            _count(owner.stats, landing)
+
+    def fail(self, error: AnswerError) -> None:
+        self.error = error
+
+
+def _count(stats: Stats, landing: Landing) -> None:
+    stats.batches += landing.batches
+    stats.slots += landing.slots
+    stats.model_seconds += landing.seconds
+
+
+def pack(visible: Visible) -> Packed:
+    """Sets, (n, *grid), eight pixels to a byte, (n, bytes)."""
+    return np.packbits(visible.reshape(len(visible), -1), axis=1)
+
+
+def hash_rows(packed: Packed) -> list[Key]:
+    """A hash of each row: Python's own where it has 64 bits, as it is by far the fastest."""
+    if sys.hash_info.width < 64:
+        return [blake2b(row, digest_size=16).digest() for row in np.ascontiguousarray(packed)]
+    return [hash(row.tobytes()) for row in packed]
