@@ -1,12 +1,12 @@
-"""The runs behind docs/results.md, one after the other; those that are done are skipped, those that were stopped go on.
+"""The runs behind docs/results.md, one after another; finished runs are skipped, interrupted ones are resumed.
 
     python benchmarks/bench_all.py --models DIR --data DIR --out DIR --device cuda
     python benchmarks/bench_all.py --models DIR --data DIR --out DIR --only exact-bundled,scenes-bundled
     python benchmarks/bench_all.py --list
 
---models: a folder with mobilenet_v2.onnx, squeezenet.onnx and as_torch.py, whose build(FILE) gives them as torch modules.
---data: a folder with photobombing/, roaming-panda/ and imagenet-samples/. Needs no command-line library. A run that is done
-is kept with `python benchmarks/results_tables.py --add OUT/NAME NAME`.
+--models is a folder with mobilenet_v2.onnx, squeezenet.onnx and as_torch.py, whose build(FILE) returns them as torch
+modules; --data is a folder with photobombing/, roaming-panda/ and imagenet-samples/. A finished run is stored with
+`python benchmarks/results_tables.py --add OUT/NAME NAME`.
 """
 
 import argparse
@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from becausal.bench import Progress, run
+from becausal import Request, load_model
+from becausal.bench import BenchProgress, run
 from becausal.core.errors import BecausalError
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -26,8 +27,8 @@ MODELS: dict[str, dict[str, Any]] = {
         "resize": "squash:256/227",
     },
 }
-ASKING = "causal,dc-causal,sbfl,rise,occlusion,lime,shap,random,centre"  # those that need no gradients
-#: name: bench, model, and what differs from the defaults. The name begins with the bench and goes on with the model.
+BLACK_BOX = "causal,dc-causal,sbfl,rise,occlusion,lime,shap,random,centre"  # methods without gradients
+#: By name, which starts with the bench and the model: bench, model, and arguments of `run`.
 RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "exact-bundled": ("exact", "bundled", {"limit": 100}),
     "scenes-bundled": ("scenes", "bundled", {"limit": 100}),
@@ -39,12 +40,12 @@ RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "photobombing-mobilenet-black": (
         "photobombing",
         "mobilenet",
-        {"data": "photobombing", "limit": 100, "fill": "black", "methods": ASKING},
+        {"data": "photobombing", "limit": 100, "request": Request(fills=("black",)), "methods": BLACK_BOX},
     ),
     "photobombing-mobilenet-grain4": (
         "photobombing",
         "mobilenet",
-        {"data": "photobombing", "limit": 100, "grain": 4, "methods": ASKING},
+        {"data": "photobombing", "limit": 100, "request": Request(grain=4), "methods": BLACK_BOX},
     ),
     "photobombing-squeezenet": ("photobombing", "squeezenet", {"data": "photobombing", "limit": 100}),
     "roaming-panda-mobilenet": ("roaming-panda", "mobilenet", {"data": "roaming-panda", "limit": 100}),
@@ -59,7 +60,7 @@ RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 def measure(name: str, options: argparse.Namespace) -> None:
-    """One run, begun or gone on with."""
+    """Start or resume a run."""
     bench, which, changes = RUNS[name]
     given = dict(changes)
     loading = dict(MODELS[which])
@@ -72,16 +73,17 @@ def measure(name: str, options: argparse.Namespace) -> None:
         given["limit"] = options.limit
     if options.methods:
         given["methods"] = options.methods
-    begun = last = time.time()
+    start = last = time.time()
 
-    def tell(progress: Progress) -> None:
+    def report(progress: BenchProgress) -> None:
         nonlocal last
         if time.time() - last > 30:
             last = time.time()
             print(f"  {name} {progress.done}/{progress.total} {progress.method}", flush=True)
 
-    run(bench, model, out=options.out / name, resume=True, width=options.width, progress=tell, **loading, **given)
-    print(f"{name}: done in {time.time() - begun:.0f} s", flush=True)
+    classifier = load_model(model, **loading)
+    run(bench, classifier, out=options.out / name, resume=True, width=options.width, progress=report, **given)
+    print(f"{name}: finished in {time.time() - start:.0f} s", flush=True)
 
 
 def main() -> None:
@@ -89,12 +91,12 @@ def main() -> None:
     parser.add_argument("--models", type=Path, default=Path("models"))
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--out", type=Path, default=Path("becausal-out/bench"))
-    parser.add_argument("--only", help="names with commas between")
-    parser.add_argument("--methods", help="instead of each run's own")
-    parser.add_argument("--limit", type=int, help="instead of each run's own")
+    parser.add_argument("--only", help="names of runs, separated by commas")
+    parser.add_argument("--methods", help="overrides that of each run")
+    parser.add_argument("--limit", type=int, help="overrides that of each run")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--half", action="store_true")
-    parser.add_argument("--width", type=int, help="images side by side")
+    parser.add_argument("--width", type=int, help="number of images explained in parallel")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
     if options.list:
@@ -102,7 +104,7 @@ def main() -> None:
         return
     for name in options.only.split(",") if options.only else RUNS:
         if (options.out / name / "report.html").exists():
-            print(f"{name}: done before", flush=True)
+            print(f"{name}: already finished", flush=True)
             continue
         try:
             measure(name, options)

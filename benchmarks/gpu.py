@@ -1,12 +1,12 @@
-"""How much of a GPU explaining uses: calls a second against the bare network, and the time one image takes.
+"""GPU utilisation: calls per second compared with the network alone, and the time for one image.
 
-    python benchmarks/gpu.py --model torch:net.py:build --preprocess tf --pictures DIR --out gpu.json
+    python benchmarks/gpu.py --model torch:net.py:build --preprocess tf --images DIR --out gpu.json
 
-Beside the network given, one of the size of ResNet-50 with random weights is measured, each in float32 and float16. For
-each: what the bare network does (the better of plain calls and a CUDA graph, best of several batch sizes, nothing but
-the forward pass on a batch that lies on the device), one image after the other, and many side by side. "of bare" is
-the share of the bare network's rate that explaining reaches, calls counted and guesses not: of its rate at the largest
-batch that explaining uses, and, "of best", of its best at any. Without --pictures the package's own scenes are taken.
+Measures the given network and one of the size of ResNet-50 with random weights, each in float32 and float16: the network
+alone (the better of plain calls and a CUDA graph, for several batch sizes, only the forward pass on a batch on the
+device), images one by one, and many images in parallel. "of bare" compares calls per second, not counting speculative
+evaluations, with the network alone at the batch size of becausal, "of best" with its best batch size. Without --images,
+generated scenes are used.
 """
 
 import argparse
@@ -21,17 +21,16 @@ from typing import Any
 import numpy as np
 
 import becausal
-from becausal.api.jobs import view_of
-from becausal.images.loading import InputImage, load_image
-from becausal.models import load_model
-from becausal.models.settings import gather_settings
-from becausal.models.torch_module import TorchClassifier, wrap
+from becausal.core.contracts import Geometry
+from becausal.images.loading import InputImage, load_image, make_view
+from becausal.models import as_classifier, load_model
+from becausal.models.torch_module import TorchClassifier
 
 SIDE = 224
 
 
 def make_resnet50(seed: int) -> Any:
-    """A network of ResNet-50's layers, 25.6 million weights, random, but set so that images differ in their labels."""
+    """The layers of ResNet-50, 25.6 million weights, with random weights for which images differ in their labels."""
     import torch
     from torch import nn
 
@@ -71,13 +70,13 @@ def make_resnet50(seed: int) -> Any:
 
 
 def settle_norms(module: Any, pixels: Any, device: str) -> Any:
-    """The batch norms' own statistics, from images: with random weights nothing else keeps numbers in range."""
+    """Set the statistics of batch normalisation from images, which keeps activations in range for random weights."""
     import torch
     from torch import nn
 
     for part in module.modules():
         if isinstance(part, nn.BatchNorm2d):
-            part.momentum = None  # the plain mean
+            part.momentum = None  # cumulative average
     module = module.to(device).train()
     with torch.no_grad():
         module(torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2).float() / 127.5 - 1)
@@ -85,7 +84,7 @@ def settle_norms(module: Any, pixels: Any, device: str) -> Any:
 
 
 def measure_bare(classifier: TorchClassifier, sizes: tuple[int, ...], side: int) -> dict[str, float]:
-    """Images a second through the module alone, per batch size: plain calls, and as a CUDA graph."""
+    """Images per second of the network alone, by batch size: plain calls, and as a CUDA graph."""
     import torch
 
     weight = next(classifier.module.parameters())
@@ -108,25 +107,25 @@ def measure_bare(classifier: TorchClassifier, sizes: tuple[int, ...], side: int)
             for name, run in (("plain", lambda batch=batch: classifier.module(batch)), ("graph", graph.replay)):
                 run()
                 torch.cuda.synchronize()
-                begun, times = time.perf_counter(), 0
-                while time.perf_counter() - begun < 0.3:
+                start, times = time.perf_counter(), 0
+                while time.perf_counter() - start < 0.3:
                     for _ in range(4):
                         run()
                     torch.cuda.synchronize()
                     times += 4
-                found[f"{name} {size}"] = size * times / (time.perf_counter() - begun)
+                found[f"{name} {size}"] = size * times / (time.perf_counter() - start)
             del graph
             torch.cuda.empty_cache()
     return found
 
 
 def explain_all(
-    pictures: list[InputImage], classifier: Any, request: becausal.Request, workers: int | None = None
+    images: list[InputImage], classifier: Any, request: becausal.Request, workers: int | None = None
 ) -> dict[str, Any]:
-    """Explain images and say what it took; the answers by image."""
-    begun = time.perf_counter()
+    """Explain images in parallel: times, calls, and the explanations by image."""
+    start = time.perf_counter()
     answers, failed, model_seconds, calls, ahead, slots = {}, 0, 0.0, 0, 0, 0
-    for number, answer in becausal.api.explain_numbered(pictures, classifier, request=request, workers=workers):
+    for number, answer in becausal.api.explain_numbered(images, classifier, request=request, workers=workers):
         if isinstance(answer, becausal.Failure):
             failed += 1
             continue
@@ -135,7 +134,7 @@ def explain_all(
         calls += answer.calls
         ahead += answer.stats.ahead
         slots += answer.stats.slots
-    seconds = time.perf_counter() - begun
+    seconds = time.perf_counter() - start
     return {
         "pictures": len(answers),
         "failed": failed,
@@ -149,13 +148,13 @@ def explain_all(
     }
 
 
-def measure_one(pictures: list[InputImage], classifier: Any, request: becausal.Request) -> list[dict[str, Any]]:
-    """One image after the other, each alone."""
+def measure_one(images: list[InputImage], classifier: Any, request: becausal.Request) -> list[dict[str, Any]]:
+    """Explain images one by one."""
     found = []
-    for picture in pictures:
-        begun = time.perf_counter()
+    for image in images:
+        start = time.perf_counter()
         try:
-            answer = becausal.api.explain_many([picture], classifier, request=request, width=1)
+            answer = becausal.api.explain_many([image], classifier, request=request, width=1)
             explanation = next(answer)
         except becausal.BecausalError:
             continue
@@ -164,7 +163,7 @@ def measure_one(pictures: list[InputImage], classifier: Any, request: becausal.R
         stats = explanation.stats
         found.append(
             {
-                "seconds": time.perf_counter() - begun,
+                "seconds": time.perf_counter() - start,
                 "calls": stats.calls,
                 "batches": stats.batches,
                 "ahead": stats.ahead,
@@ -176,27 +175,52 @@ def measure_one(pictures: list[InputImage], classifier: Any, request: becausal.R
     return found
 
 
-def measure(name: str, classifier: Any, pictures: list[InputImage], options: argparse.Namespace) -> dict[str, Any]:
-    """Everything about one network in one precision."""
+def measure_many(
+    row: dict[str, Any], classifier: Any, images: list[InputImage], one: list[dict[str, Any]], options: argparse.Namespace
+) -> None:
+    """Explain many images in parallel, and compare with those explained one by one; adds to the row."""
     import torch
 
     request = becausal.Request(max_calls=options.max_calls)
-    begun = time.perf_counter()
+    torch.cuda.reset_peak_memory_stats()
+    held = torch.cuda.memory_allocated()
+    alone = [(min(options.counts), 0)] if options.one_process else []
+    for count, workers in [*alone, *((count, None) for count in options.counts)]:
+        many = explain_all(images[:count], classifier, request, workers)
+        answers = many.pop("answers")
+        by_hash = {images[i].sha256: visible for i, visible in answers.items()}
+        alike = [bool((by_hash[o["sha256"]] == o["visible"]).all()) for o in one if o["sha256"] in by_hash]
+        many["identical_to_alone"] = f"{sum(alike)} of {len(alike)}"
+        many["of_bare"] = many["calls_per_second"] / row["bare_same_batch"]
+        many["of_best"] = many["calls_per_second"] / row["bare_best"]
+        many["peak_gigabytes_beside"] = (torch.cuda.max_memory_allocated() - held) / 1e9
+        where = "one process" if workers == 0 else "processes"
+        row[f"many {count}, {where}"] = many
+        print(
+            f"{'':12s} {where:11s} {count:4d} images {many['seconds']:5.1f} s  {many['calls_per_second']:6.0f} calls/s  "
+            f"of bare {many['of_bare']:4.0%}, of best {many['of_best']:4.0%}  device busy {many['device_busy']:4.0%}  "
+            f"fill {many['fill_rate']:4.0%}  failed {many['failed']}  identical to one by one {many['identical_to_alone']}",
+            flush=True,
+        )
+
+
+def measure(name: str, classifier: Any, images: list[InputImage], options: argparse.Namespace) -> dict[str, Any]:
+    """All measurements of one network in one precision."""
+    request = becausal.Request(max_calls=options.max_calls)
+    start = time.perf_counter()
     ahead = classifier.ahead
-    for _ in becausal.explain_many(pictures[:8], classifier, request=becausal.Request(max_calls=60)):
+    for _ in becausal.explain_many(images[:8], classifier, request=becausal.Request(max_calls=60)):
         pass
-    warm = time.perf_counter() - begun
-    print(f"{name:24s} ready after {warm:.1f} s; {ahead} rows cost no more than one", flush=True)
-    # Two more small runs, so that every size of batch has been met, and the processes have begun.
-    explain_all(pictures[:16], classifier, becausal.Request(max_calls=150), 0)
-    explain_all(pictures[:64], classifier, becausal.Request(max_calls=330))
-    print(f"{'':24s} all sizes met after {time.perf_counter() - begun:.1f} s", flush=True)
+    warm = time.perf_counter() - start
+    print(f"{name:24s} ready after {warm:.1f} s; {ahead} rows cost as much as one", flush=True)
+    # Two more small runs for all batch sizes, and to start the worker processes.
+    explain_all(images[:16], classifier, becausal.Request(max_calls=150), 0)
+    explain_all(images[:64], classifier, becausal.Request(max_calls=330))
+    print(f"{'':24s} warm after {time.perf_counter() - start:.1f} s", flush=True)
     bare = measure_bare(classifier, options.sizes, SIDE)
     best = max(bare.values())
     same = max(rate for name, rate in bare.items() if name.split()[1] == str(classifier.batch_size))
-    one = measure_one(pictures[: options.singles], classifier, request)
-    torch.cuda.reset_peak_memory_stats()
-    held = torch.cuda.memory_allocated()
+    one = measure_one(images[: options.singles], classifier, request)
     row: dict[str, Any] = {
         "network": name,
         "ahead": ahead,
@@ -220,80 +244,67 @@ def measure(name: str, classifier: Any, pictures: list[InputImage], options: arg
         f"{row['one']['batches_mean']:.0f} batches, {row['one']['ahead_mean']:.0f} ahead of {ahead}; warm-up {warm:.1f} s",
         flush=True,
     )
-    alone = [(min(options.counts), 0)] if options.one_process else []
-    for count, workers in [*alone, *((count, None) for count in options.counts)]:
-        many = explain_all(pictures[:count], classifier, request, workers)
-        answers = many.pop("answers")
-        by_hash = {pictures[i].sha256: visible for i, visible in answers.items()}
-        alike = [bool((by_hash[o["sha256"]] == o["visible"]).all()) for o in one if o["sha256"] in by_hash]
-        many["identical_to_alone"] = f"{sum(alike)} of {len(alike)}"
-        many["of_bare"], many["of_best"] = many["calls_per_second"] / same, many["calls_per_second"] / best
-        many["peak_gigabytes_beside"] = (torch.cuda.max_memory_allocated() - held) / 1e9
-        where = "one process" if workers == 0 else "processes"
-        row[f"many {count}, {where}"] = many
-        print(
-            f"{'':12s} {where:11s} {count:4d} images {many['seconds']:5.1f} s  {many['calls_per_second']:6.0f} calls/s  "
-            f"of bare {many['of_bare']:4.0%}, of best {many['of_best']:4.0%}  device busy {many['device_busy']:4.0%}  "
-            f"fill {many['fill_rate']:4.0%}  failed {many['failed']}  as alone {many['identical_to_alone']}",
-            flush=True,
-        )
+    measure_many(row, classifier, images, one, options)
     return row
 
 
-def read_pictures(folder: Path | None, count: int) -> list[InputImage]:
+def read_images(folder: Path | None, count: int) -> list[InputImage]:
     if folder is not None:
         paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in (".jpg", ".jpeg", ".png"))[:count]
         return [load_image(path) for path in paths]
     from becausal.scenes import make_scene
 
-    return [load_image(make_scene(seed).picture) for seed in range(count)]
+    return [load_image(make_scene(seed).image) for seed in range(count)]
 
 
-def main() -> None:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="a torch: spec; without it only the ResNet-50-sized network is measured")
+    parser.add_argument("--model", help="a torch: spec; without it only the network of the size of ResNet-50 is measured")
     parser.add_argument("--preprocess", default="tf")
-    parser.add_argument("--pictures", type=Path)
+    parser.add_argument("--images", type=Path)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--counts", default="64,256")
     parser.add_argument("--networks", default="model,resnet50")
     parser.add_argument("--precisions", default="float32,float16")
-    parser.add_argument("--sizes", default="64,256,1024", help="batch sizes the bare network is measured with")
-    parser.add_argument("--singles", type=int, default=8, help="images explained one by one")
+    parser.add_argument("--sizes", default="64,256,1024", help="batch sizes for the network alone")
+    parser.add_argument("--singles", type=int, default=8, help="number of images explained one by one")
     parser.add_argument("--max-calls", type=int)
-    parser.add_argument("--resnet-calls", type=int, default=400, help="most calls per image on the random network")
-    parser.add_argument("--one-process", action="store_true", help="also measure without further processes")
-    parser.add_argument("--profile", type=Path, help="also write where Python's time goes, of the first measurement")
+    parser.add_argument(
+        "--resnet-calls", type=int, default=400, help="maximum number of calls per image for the random network"
+    )
+    parser.add_argument("--one-process", action="store_true", help="also measure without worker processes")
+    parser.add_argument("--profile", type=Path, help="also write a profile of the first measurement to this file")
     parser.add_argument("--out", type=Path, default=Path("gpu.json"))
     options = parser.parse_args()
     options.counts = [int(c) for c in options.counts.split(",")]
     options.sizes = tuple(int(c) for c in options.sizes.split(","))
+    return options
 
+
+def main() -> None:
     import torch
 
-    pictures = read_pictures(options.pictures, max(options.counts))
+    options = parse_arguments()
+    images = read_images(options.images, max(options.counts))
     rows = []
     given_calls = options.max_calls
     for network in options.networks.split(","):
         for precision in options.precisions.split(","):
-            half = precision == "float16"
+            loading = {"resize": f"{SIDE}/{SIDE}", "device": options.device, "half": precision == "float16"}
             options.max_calls = given_calls
             if network == "resnet50":
                 options.max_calls = options.resnet_calls
-                views = np.stack([view_of(p, Square()).pixels for p in pictures[:32]])
+                views = np.stack([make_view(image, Geometry((SIDE, SIDE), SIDE)).pixels for image in images[:32]])
                 module = settle_norms(make_resnet50(0), views, options.device)
-                settings = gather_settings(preprocess="tf", resize=f"{SIDE}/{SIDE}", device=options.device, half=half)
-                classifier: Any = wrap(module, settings)
+                classifier: Any = as_classifier(module, preprocess="tf", **loading)
             elif options.model:
-                classifier = load_model(
-                    options.model, preprocess=options.preprocess, resize=f"{SIDE}/{SIDE}", device=options.device, half=half
-                )
+                classifier = load_model(options.model, preprocess=options.preprocess, **loading)
             else:
                 continue
             name = f"{'MobileNetV2' if network == 'model' else 'ResNet-50-sized'} {precision}"
             if options.profile and not rows:
-                write_profile(pictures[: min(options.counts)], classifier, options)
-            rows.append(measure(name, classifier, pictures, options))
+                write_profile(images[: min(options.counts)], classifier, options)
+            rows.append(measure(name, classifier, images, options))
             del classifier
             torch.cuda.empty_cache()
     about = {
@@ -306,27 +317,17 @@ def main() -> None:
     options.out.write_text(json.dumps({"about": about, "rows": rows}, indent=1, default=float) + "\n")
 
 
-class Square:
-    """Stands for a classifier whose views are squares of SIDE."""
-
-    def __init__(self) -> None:
-        from becausal.core.contracts import Geometry, ModelInfo
-
-        geometry = Geometry((SIDE, SIDE), SIDE)
-        self.info = ModelInfo("square", "none", geometry, 3, None, "probabilities", "as they are")
-
-
-def write_profile(pictures: list[InputImage], classifier: Any, options: argparse.Namespace) -> None:
-    """Where Python's time goes while many images are explained, after a warm-up."""
+def write_profile(images: list[InputImage], classifier: Any, options: argparse.Namespace) -> None:
+    """Profile the Python code while many images are explained, after a warm-up."""
     import cProfile
     import io
     import pstats
 
     request = becausal.Request(max_calls=options.max_calls)
-    explain_all(pictures, classifier, request, 0)
+    explain_all(images, classifier, request, 0)
     profile = cProfile.Profile()
     profile.enable()
-    explain_all(pictures, classifier, request, 0)
+    explain_all(images, classifier, request, 0)
     profile.disable()
     text = io.StringIO()
     pstats.Stats(profile, stream=text).sort_stats("tottime").print_stats(40)

@@ -1,10 +1,10 @@
-"""How cost grows: calls, time and memory against the side of the image, the number of images, and of partitions.
+"""Growth of the cost: calls, time and memory by the side of the image, the number of images, and of partitions.
 
     python benchmarks/growth.py --out benchmarks/results/growth.json --plot docs/images/performance-growth.png
 
-The images are scenes of the package, enlarged without smoothing; the model is a function that shrinks an image to 128
-pixels and asks the bundled classifier, so that it costs the same whatever the side, and what grows is ours. The grain
-grows with the side (a 56th of it), as by default.
+The images are scenes, enlarged by repeating pixels. The model downsamples an image to 128 pixels for the bundled
+classifier, so that its cost does not depend on the side, and the growth is that of becausal. The grain is 1/56 of the
+side, the default.
 """
 
 import argparse
@@ -25,53 +25,53 @@ from becausal.scenes import make_scene
 SIDES = (64, 128, 256, 512, 1024)
 
 
-class Shrinking:
-    """The bundled classifier for images of any side: shrunk to its own 128 pixels by repeating or averaging."""
+class ResizingModel:
+    """The bundled classifier for images of any side, which are resized to 128 pixels by repeating or averaging."""
 
     def __init__(self) -> None:
         self.inner = becausal.load_model("bundled", threads=1)
         self.seconds = 0.0
 
     def __call__(self, batch: Any) -> Any:
-        begun = time.process_time()
+        start = time.process_time()
         side = batch.shape[1]
         if side < 128:
             small = np.repeat(np.repeat(batch, 128 // side, axis=1), 128 // side, axis=2)
         else:
             step = side // 128
             small = batch.reshape(len(batch), 128, step, 128, step, 3).mean(axis=(2, 4)).round().astype(np.uint8)
-        answer = self.inner.classify(small)
-        self.seconds += time.process_time() - begun
-        return answer
+        scores = self.inner.classify(small)
+        self.seconds += time.process_time() - start
+        return scores
 
 
-def enlarged(seed: int, side: int) -> Any:
-    picture = make_scene(seed).picture
+def draw_image(seed: int, side: int) -> Any:
+    image = make_scene(seed).image
     if side < 128:
-        return picture[:: 128 // side, :: 128 // side]
-    return np.repeat(np.repeat(picture, side // 128, axis=0), side // 128, axis=1)
+        return image[:: 128 // side, :: 128 // side]
+    return np.repeat(np.repeat(image, side // 128, axis=0), side // 128, axis=1)
 
 
 def choose(count: int) -> list[int]:
-    """The first scenes from seed 100 on whose object is still seen in the smallest image."""
-    model = Shrinking()
+    """The first scenes from seed 100 on that are classified correctly at the smallest side."""
+    model = ResizingModel()
     labels = model.inner.info.labels or ()
     found: list[int] = []
     seed = 100
     while len(found) < count:
         scene = make_scene(seed)
-        said = labels[int(model(enlarged(seed, min(SIDES))[None])[0].argmax())]
-        if said == scene.label != "nothing":
+        predicted = labels[int(model(draw_image(seed, min(SIDES))[None])[0].argmax())]
+        if predicted == scene.label != "nothing":
             found.append(seed)
         seed += 1
     return found
 
 
-def cost(picture: Any, method: str, options: dict[str, Any]) -> dict[str, Any]:
-    model = Shrinking()
-    begun = time.process_time()
-    explanation = becausal.explain(picture, model, method=method, options=options)
-    seconds = time.process_time() - begun
+def measure_cost(image: Any, method: str, options: dict[str, Any]) -> dict[str, Any]:
+    model = ResizingModel()
+    start = time.process_time()
+    explanation = becausal.explain(image, model, method=method, options=options)
+    seconds = time.process_time() - start
     return {
         "calls": explanation.calls,
         "seconds": seconds,
@@ -80,26 +80,26 @@ def cost(picture: Any, method: str, options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def against_side(seeds: list[int]) -> list[dict[str, Any]]:
+def by_side(seeds: list[int]) -> list[dict[str, Any]]:
     rows = []
-    cost(enlarged(seeds[0], 128), "causal", {})  # imports, and warms up
+    measure_cost(draw_image(seeds[0], 128), "causal", {})  # warm-up
     for method, options in (("causal", {}), ("dc-causal", {"partitions": 5})):
         for side in SIDES:
-            found = [cost(enlarged(seed, side), method, options) for seed in seeds]
+            found = [measure_cost(draw_image(seed, side), method, options) for seed in seeds]
             mean = {key: float(np.mean([one[key] for one in found])) for key in found[0]}
             rows.append({"method": method, "side": side} | mean)
             print(
-                f"{method:10s} side {side:5d}  calls {mean['calls']:6.0f}  ours {mean['beyond'] * 1000:7.0f} ms, "
-                f"{mean['beyond_per_call'] * 1e6:6.0f} us a call, {mean['beyond_per_call'] / side**2 * 1e9:5.1f} ns a pixel",
+                f"{method:10s} {side:5d} px  calls {mean['calls']:6.0f}  becausal {mean['beyond'] * 1000:7.0f} ms, "
+                f"{mean['beyond_per_call'] * 1e6:6.0f} us/call, {mean['beyond_per_call'] / side**2 * 1e9:5.1f} ns/pixel",
                 flush=True,
             )
     return rows
 
 
-def against_partitions(seed: int) -> list[dict[str, Any]]:
+def by_partitions(seed: int) -> list[dict[str, Any]]:
     rows = []
     for partitions in (5, 10, 20, 40):
-        found = cost(enlarged(seed, 128), "dc-causal", {"partitions": partitions})
+        found = measure_cost(draw_image(seed, 128), "dc-causal", {"partitions": partitions})
         rows.append({"partitions": partitions} | found)
         print(f"partitions {partitions:3d}  calls {found['calls']:6d}  {found['seconds']:6.2f} s", flush=True)
     return rows
@@ -123,14 +123,14 @@ print(done, held.split()[1])
 """
 
 
-def against_number(counts: list[int]) -> list[dict[str, Any]]:
-    """The most memory a fresh process held (Linux only), and its time, for so many small images."""
+def by_number(counts: list[int]) -> list[dict[str, Any]]:
+    """Peak memory (Linux only) and time of a new process, for these numbers of small images."""
     rows = []
     for count in counts:
-        begun = time.perf_counter()
+        start = time.perf_counter()
         done = subprocess.run([sys.executable, "-c", COUNTING, str(count)], capture_output=True, text=True, check=True)
-        said, kilobytes = done.stdout.split()
-        rows.append({"pictures": int(said), "megabytes": int(kilobytes) / 1024, "seconds": time.perf_counter() - begun})
+        number, kilobytes = done.stdout.split()
+        rows.append({"pictures": int(number), "megabytes": int(kilobytes) / 1024, "seconds": time.perf_counter() - start})
         print(f"images {count:6d}  memory {rows[-1]['megabytes']:6.1f} MB  {rows[-1]['seconds']:6.1f} s", flush=True)
     return rows
 
@@ -153,10 +153,10 @@ def draw(found: dict[str, Any], path: Path) -> None:
         sides, last["beyond_per_call"] * 1e3 * (sides / sides[-1]) ** 2, ":", color="#777777", label="linear in the pixels"
     )
     axes[0].set(xscale="log", ylim=0, xlabel="side of the image", title="calls")
-    axes[1].set(xscale="log", yscale="log", xlabel="side of the image", title="our own time, ms a call")
+    axes[1].set(xscale="log", yscale="log", xlabel="side of the image", title="time of becausal, ms per call")
     rows = found["numbers"]
     axes[2].plot([row["pictures"] for row in rows], [row["megabytes"] for row in rows], "o-", color="#3a7d44")
-    axes[2].set(xscale="log", xlabel="pictures", title="most memory held, MB")
+    axes[2].set(xscale="log", xlabel="images", title="peak memory, MB")
     axes[2].set_ylim(0, 1.4 * max(row["megabytes"] for row in rows))
     for axis in axes[:2]:
         axis.set_xticks(SIDES, [str(side) for side in SIDES])
@@ -171,16 +171,16 @@ def draw(found: dict[str, Any], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scenes", type=int, default=2, help="how many are averaged")
-    parser.add_argument("--pictures", default="100,1000,10000", help="numbers of images")
+    parser.add_argument("--scenes", type=int, default=2, help="number of scenes to average")
+    parser.add_argument("--images", default="100,1000,10000", help="numbers of images")
     parser.add_argument("--out", type=Path, default=Path("growth.json"))
     parser.add_argument("--plot", type=Path)
     options = parser.parse_args()
     seeds = choose(options.scenes)
     found = {
-        "sides": against_side(seeds),
-        "partitions": against_partitions(seeds[0]),
-        "numbers": against_number([int(count) for count in options.pictures.split(",")]),
+        "sides": by_side(seeds),
+        "partitions": by_partitions(seeds[0]),
+        "numbers": by_number([int(count) for count in options.images.split(",")]),
         "about": {
             "python": platform.python_version(),
             "becausal": becausal.__version__,

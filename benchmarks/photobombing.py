@@ -1,4 +1,7 @@
-"""The photobombing images in their published layout: which are used, and the true pixels of each occluder."""
+"""The photobombing images in their published layout, with the pixels of each occluder.
+
+rex.py needs them in an environment without becausal, so this does not use `becausal.bench.datasets`.
+"""
 
 import re
 from dataclasses import dataclass
@@ -9,13 +12,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 SIDE = 224
-SMALLEST = 50  # pixels: smaller occluders are left out
+SMALLEST = 50  # pixels; smaller occluders are excluded
 LINE = re.compile(r"(\S+) (\d+)\(\d+\) (\d+)\(\d+\) (\d+)\(\d+\) (\d+)\(\d+\) (\d+) (.*), (\w+)\s*$")
 
 
 @dataclass(frozen=True)
 class Photobomb:
-    """One image, its true label, the pixels of its occluder, bool, and those of its object, where they are known."""
+    """An image, its true label, and the masks of its occluder and, if known, of its object."""
 
     name: str
     pixels: NDArray[np.uint8]
@@ -25,7 +28,7 @@ class Photobomb:
 
 
 def occluder_pixels(r0: int, c0: int, r1: int, c1: int, shape: str) -> NDArray[np.bool_]:
-    """The occluder's true pixels; the listed box is only where they come from."""
+    """The mask of an occluder, derived from the listed box."""
     rows, columns = np.mgrid[:SIDE, :SIDE]
     out = np.zeros((SIDE, SIDE), bool)
     middle = ((r0 + r1) / 2, (c0 + c1) / 2)
@@ -41,12 +44,12 @@ def occluder_pixels(r0: int, c0: int, r1: int, c1: int, shape: str) -> NDArray[n
         radius = ((r1 - r0) + (c1 - c0)) / 2
         out = (rows - middle[0]) ** 2 + (columns - middle[1]) ** 2 <= radius**2
     else:
-        raise ValueError(f"an occluder is a rectangle, box, ellipse or disk, not {shape!r}")
+        raise ValueError(f"unknown occluder shape {shape!r}: expected rectangle, box, ellipse or disk")
     return out
 
 
 def read_photobombs(folder: Path) -> list[Photobomb]:
-    """All images of the folder with an occluder of at least 50 pixels, in the order of the list."""
+    """All images of a folder with an occluder of at least 50 pixels, in the order of the list."""
     found = []
     for line in (folder / "photobombing_groundtruth.txt").read_text().splitlines():
         match = LINE.match(line)
@@ -63,7 +66,7 @@ def read_photobombs(folder: Path) -> list[Photobomb]:
 
 
 def choose(eligible: list[Photobomb], *, reported: bool, count: int = 100) -> list[Photobomb]:
-    """The 100 images results are reported on, evenly spaced, or as many of the others, for tuning: disjoint."""
+    """The 100 evenly spaced images that results are reported on, or 128 of the others, for tuning."""
     chosen = np.linspace(0, len(eligible) - 1, 100).round().astype(int)
     if not reported:
         others = np.setdiff1d(np.arange(len(eligible)), chosen)

@@ -1,13 +1,13 @@
-"""docs/results.md from the tables kept beside this file.
+"""Write docs/results.md from the rows in benchmarks/results.
 
-    python benchmarks/results_tables.py                       write docs/results.md again
-    python benchmarks/results_tables.py --add RUN NAME        keep a finished run of `becausal bench`; where NAME is
-                                                              kept already, RUN's methods come to it or replace theirs
-    python benchmarks/results_tables.py --check               fail where docs/results.md is not what the tables give
+    python benchmarks/results_tables.py                       write docs/results.md
+    python benchmarks/results_tables.py --add RUN NAME        store a finished run of `becausal bench`; if NAME exists, the
+                                                              methods of RUN are added to it or replaced in it
+    python benchmarks/results_tables.py --check               fail if docs/results.md does not match the rows
 
-A kept run is `bench-NAME.csv`, the rows as the bench wrote them, and `bench-NAME.json`, the settings and what was left out;
-NAME begins with the bench: photobombing-mobilenet-grey. Paths are cut down to file names. Every number in the document is
-counted again here from the rows; the words around them are in results_words.toml.
+A stored run is `bench-NAME.csv`, the rows as the benchmark wrote them, and `bench-NAME.json`, the settings and what was
+excluded. NAME starts with the benchmark, e.g. photobombing-mobilenet-grey. Paths are shortened to file names. Every number
+in the document is computed from the rows; the text around the tables is in results_words.toml.
 """
 
 import argparse
@@ -20,28 +20,33 @@ from pathlib import Path
 from typing import Any
 
 from becausal.bench import BENCHES, load_bench
-from becausal.bench.findings import Findings, Table, answered
-from becausal.bench.runs import read_table
-from becausal.bench.wording import best_rows, say_cell, say_command
+from becausal.bench.findings import Findings, Table, successful
+from becausal.bench.formatting import best_rows, format_cell, format_command
+from becausal.bench.storage import read_table
 from becausal.methods import METHODS
 
 HERE = Path(__file__).parent
 KEPT = HERE / "results"
 DOCUMENT = HERE.parent / "docs" / "results.md"
 WORDS = HERE / "results_words.toml"
-MOST = 20  # lines of a table: longer ones stay in the CSV files
+MAX_ROWS = 20  # longer tables stay in the CSV files
+# Reasons that older runs recorded, in today's words.
+REASONS = {
+    "the empty picture has the label already": "the fully masked image already has the label",
+    "the model gives another label": "the predicted label is not the true label",
+}
 
 
 def keep(run: Path, name: str) -> None:
-    """Copy a finished run into the kept ones."""
+    """Store a finished run."""
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     if not name.startswith(f"{summary['bench']}-"):
-        raise SystemExit(f"the run is of the bench {summary['bench']}: name it {summary['bench']}-MODEL or so, not {name}")
+        raise SystemExit(f"this is a run of {summary['bench']}: name it {summary['bench']}-MODEL, not {name}")
     settings = {key: _without_folders(value) for key, value in summary["settings"].items()}
     chosen = {
         "bench": summary["bench"],
         "settings": settings,
-        "command": say_command(settings),
+        "command": format_command(settings),
         "pictures": summary["pictures"],
         "left_out": summary["left_out"],
         "methods_left_out": summary["methods_left_out"],
@@ -69,7 +74,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 
 def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """What is said of two runs of one bench that differ in their methods, and perhaps in the device, alone."""
+    """The record of two runs of one benchmark that differ in their methods, and perhaps in the device, only."""
 
     def fixed(about: dict[str, Any]) -> dict[str, Any]:
         free = ("methods", "device", "loading", "becausal", "data", "model_sha256")
@@ -77,19 +82,19 @@ def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
         return {k: v for k, v in about["settings"].items() if k not in free} | loading | {"n": about["pictures"]}
 
     if fixed(old) != fixed(new):
-        raise SystemExit("the run that is kept has other settings")
+        raise SystemExit("the stored run of this name has other settings")
     names = [name for name in old["settings"]["methods"] if name not in new["settings"]["methods"]]
     names = sorted(names + new["settings"]["methods"], key=lambda name: list(METHODS).index(name.split(":")[0]))
     settings = old["settings"] | {"methods": names}
     kept = {name: why for name, why in old["failures"].items() if name not in new["settings"]["methods"]}
-    return old | {"settings": settings, "command": say_command(settings), "failures": kept | new["failures"]}
+    return old | {"settings": settings, "command": format_command(settings), "failures": kept | new["failures"]}
 
 
 def _without_folders(value: Any) -> Any:
-    """Every path in a setting cut down to its file name; specs keep their kind and what follows the file."""
+    """A setting with every path shortened to its file name; model specs keep their kind and what follows the file."""
     if isinstance(value, dict):
         return {key: _without_folders(each) for key, each in value.items()}
-    if isinstance(value, str) and "/" in value and not re.fullmatch(r"(squash:)?[\dx]+/[\dx]+", value):  # a crop is no path
+    if isinstance(value, str) and "/" in value and not re.fullmatch(r"(squash:)?[\dx]+/[\dx]+", value):  # 256/224 is a crop
         return ":".join(part.rsplit("/", 1)[-1] for part in value.split(":"))
     return value
 
@@ -112,31 +117,41 @@ def write_document() -> str:
             parts.append(
                 _section(path, about, rows, bench.summarise(rows), words["titles"].get(path.stem.removeprefix("bench-")))
             )
-            if said := words["remarks"].get(path.stem.removeprefix("bench-")):
-                parts.append(said + "\n")
-        if own and (said := words["remarks"].get(name)):
-            parts.append(said + "\n")
+            if remark := words["remarks"].get(path.stem.removeprefix("bench-")):
+                parts.append(remark + "\n")
+        if own and (remark := words["remarks"].get(name)):
+            parts.append(remark + "\n")
     parts.append(words["closing"].lstrip())
     return "\n".join(part.rstrip() + "\n" for part in parts)
 
 
 def _section(path: Path, about: dict[str, Any], rows: list[dict[str, Any]], findings: Findings, title: str | None) -> str:
-    failed = len(rows) - len(answered(rows))
-    said = [f"n = {about['pictures']:,} images"]
-    said += [f"{count:,} left out: {reason}" for reason, count in about["left_out"].items()]
+    failed = len(rows) - len(successful(rows))
+    counts = [f"n = {about['pictures']:,} images"]
+    counts += [f"{count:,} excluded: {REASONS.get(reason, reason)}" for reason, count in about["left_out"].items()]
     if failed:
-        said.append(f"{failed:,} of {len(rows):,} explanations failed (counted out of the means)")
-    lines = [f"### {title or path.stem.removeprefix('bench-')}", "", "; ".join(said) + "."]
+        counts.append(f"{failed:,} of {len(rows):,} explanations failed (not part of the means)")
+    lines = [f"### {title or path.stem.removeprefix('bench-')}", "", "; ".join(counts) + "."]
     lines += ["", "```bash", about["command"], "```", ""]
     for table in findings.tables:
-        if len(table.rows) <= MOST:
+        if len(table.rows) <= MAX_ROWS:
             lines += [_markdown(table), ""]
     if about["methods_left_out"]:
-        lines += ["Did not run: " + "; ".join(f"`{m}`: {why}" for m, why in about["methods_left_out"].items()) + ".", ""]
+        lines += ["Not run: " + "; ".join(f"`{m}`: {why}" for m, why in about["methods_left_out"].items()) + ".", ""]
     if about["failures"]:
-        counts = [f"`{m}` {sum(whys.values())} ({'; '.join(whys)})" for m, whys in about["failures"].items()]
-        lines += ["Images without an explanation: " + ", ".join(counts) + ".", ""]
+        lines += [f"Images without an explanation: {_failures(about)}.", ""]
     return "\n".join([*lines, f"Rows: [{path.name}](../benchmarks/results/{path.name})."]) + "\n"
+
+
+def _failures(about: dict[str, Any]) -> str:
+    """How many images failed and why, by method; once where it is the same for all methods."""
+    by_method = {
+        method: f"{sum(reasons.values())} ({'; '.join(REASONS.get(reason, reason) for reason in reasons)})"
+        for method, reasons in about["failures"].items()
+    }
+    if set(by_method) == set(about["settings"]["methods"]) and len(set(by_method.values())) == 1:
+        return next(iter(by_method.values())) + ", the same for every method" * (len(by_method) > 1)
+    return ", ".join(f"`{method}` {text}" for method, text in by_method.items())
 
 
 def _markdown(table: Table) -> str:
@@ -145,7 +160,7 @@ def _markdown(table: Table) -> str:
     lines = [f"**{table.title}**", "", "| " + " | ".join(c.name + arrows[c.best] for c in table.columns) + " |"]
     lines.append("|" + "|".join("---" if c.kind == "text" else "---:" for c in table.columns) + "|")
     for i, row in enumerate(table.rows):
-        cells = [say_cell(cell, column) for cell, column in zip(row, table.columns, strict=True)]
+        cells = [format_cell(cell, column) for cell, column in zip(row, table.columns, strict=True)]
         lines.append("| " + " | ".join(f"**{c}**" if i in best[k] else c for k, c in enumerate(cells)) + " |")
     meanings = "; ".join(f"*{c.name}*: {c.meaning}" for c in table.columns if c.meaning and c.name != "n")
     return "\n".join([*lines, "", *([table.note, ""] if table.note else []), *([f"{meanings}."] if meanings else [])])
@@ -160,7 +175,8 @@ def main() -> None:
         keep(Path(options.add[0]), options.add[1])
     text = write_document()
     if options.check:
-        sys.exit(0 if DOCUMENT.read_text(encoding="utf-8") == text else "docs/results.md is not what the tables give")
+        same = DOCUMENT.read_text(encoding="utf-8") == text
+        sys.exit(0 if same else "docs/results.md does not match the rows: run this without --check")
     DOCUMENT.write_text(text, encoding="utf-8")
 
 

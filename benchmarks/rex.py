@@ -1,10 +1,10 @@
-"""ReX on the images of benchmarks/search.py, run by a Python that has it: pip install rex-xai onnx, in its own place.
+"""ReX on the images of benchmarks/search.py, in an environment with rex-xai and onnx.
 
     REX_PYTHON benchmarks/rex.py --data DIR --model mobilenet_v2.onnx --names search.csv --count 20 --out rex.csv
 
-Its default settings, on the CPU, with the model's logits; hidden pixels are 0 in the normalised image, which is grey
-here. --names: a file written by search.py, from which the images are taken in its order. A row per image: calls,
-the share of the view in the explanation, how much of it lies on the occluder.
+Default settings, on the CPU, with the logits of the model; masked pixels are 0 in the normalised image, which is grey
+here. --names is a file written by search.py, which determines the images and their order. Each row has the calls, the
+share of the view in the explanation, and the number of its pixels on the occluder.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from rex_xai.input.config import CausalArgs
 
 
 def only_logits(model: Path, folder: Path) -> Path:
-    """The model with its logits as the only output, since ReX reads the first one and takes a softmax of it."""
+    """A copy of the model with the logits as its only output: ReX applies a softmax to the first output."""
     graph = onnx.load(model)
     for output in [o for o in graph.graph.output if o.name != "logits"]:
         graph.graph.output.remove(output)
@@ -42,23 +42,23 @@ def main() -> None:
     photos = {p.name: p for p in read_photobombs(options.data)}
     with options.names.open() as file:
         names = list(dict.fromkeys(row["name"] for row in csv.DictReader(file)))[: options.count]
-    with tempfile.TemporaryDirectory() as place, options.out.open("w", newline="") as file:
+    with tempfile.TemporaryDirectory() as folder, options.out.open("w", newline="") as file:
         writer = csv.DictWriter(file, ["name", "calls", "size", "overlap"])
         writer.writeheader()
         arguments = CausalArgs()
-        arguments.model = str(only_logits(options.model, Path(place)))
+        arguments.model = str(only_logits(options.model, Path(folder)))
         arguments.means, arguments.stds, arguments.norm = [1.0] * 3, [1.0] * 3, 127.5
         arguments.progress_bar = False
         arguments.gpu = False
         for name in names:
             arguments.path = str(options.data / "photobombing_imgs" / name)
-            ask, shape = get_prediction_func_from_args(arguments)
+            predict, shape = get_prediction_func_from_args(arguments)
             calls = 0
 
-            def counted(pictures: Any, target: Any = None, *more: Any, ask: Any = ask, **named: Any) -> Any:
+            def counted(images: Any, target: Any = None, *more: Any, predict: Any = predict, **named: Any) -> Any:
                 nonlocal calls
-                calls += pictures.shape[0] if hasattr(pictures, "shape") else len(pictures)
-                return ask(pictures, target, *more, **named)
+                calls += images.shape[0] if hasattr(images, "shape") else len(images)
+                return predict(images, target, *more, **named)
 
             found = _explanation(arguments, shape, counted, torch.device("cpu"))
             visible = np.asarray(found.sufficiency_mask.cpu()).squeeze().astype(bool)

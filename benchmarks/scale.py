@@ -1,12 +1,12 @@
-"""Runs under stress, measured: killed at random moments, one worker and two, memory over many images.
+"""Stress tests of `becausal batch`: kills at random times, one worker and two, memory over many images.
 
     python benchmarks/scale.py kills  --scenes 2000 --kills 30 --workers 2
     python benchmarks/scale.py speed  --scenes 200 --ray
     python benchmarks/scale.py memory --scenes 10000 --max-calls 20
     python benchmarks/scale.py driver --scenes 5000
 
-Each writes a JSON file to benchmarks/results/ and prints it. Scenes are generated, the model is the bundled one, one
-thread per worker. The load average stands beside every time: two workers on a busy machine say little.
+Each writes a JSON file to benchmarks/results/ and prints it. The scenes are generated, the model is the bundled one, with
+one thread per worker. The load average is recorded with the times: on a busy machine two workers show little.
 """
 
 import argparse
@@ -30,34 +30,34 @@ from becausal.scenes import make_scene
 RESULTS = Path(__file__).parent / "results"
 SAME = (
     "id, image, state, sha256, label, label_id, confidence, size, pixels, pieces, alone, sufficient, necessary, "
-    "minimal_grain, stopped_by, calls, inside, by_chance, note, error"
+    "minimal_grain, stopped_by, calls, inside, by_chance, note_code, note, error"
 )
 
 
-def command(pictures: Path, run: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "becausal", "batch", str(pictures), "--model", "bundled", "--out", str(run), *more]
+def command(images: Path, run: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "becausal", "batch", str(images), "--model", "bundled", "--out", str(run), *more]
 
 
-def write_pictures(folder: Path, count: int) -> Path:
+def write_images(folder: Path, count: int) -> Path:
     """The images of `count` scenes, without their masks, and a COCO file with the objects' boxes."""
     from PIL import Image
 
     folder.mkdir()
-    images, marks = [], []
+    images, annotations = [], []
     for k in range(count):
         scene = make_scene(k)
-        Image.fromarray(scene.picture).save(folder / f"{k:06d}.png")
+        Image.fromarray(scene.image).save(folder / f"{k:06d}.png")
         images.append({"id": k, "file_name": f"{k:06d}.png", "width": scene.size, "height": scene.size})
         if scene.visible.any():
             rows, columns = np.flatnonzero(scene.visible.any(axis=1)), np.flatnonzero(scene.visible.any(axis=0))
             top, left = int(rows[0]), int(columns[0])
             box = [left, top, int(columns[-1]) - left + 1, int(rows[-1]) - top + 1]
-            marks.append({"id": k, "image_id": k, "category_id": scene.label_index, "bbox": box})
+            annotations.append({"id": k, "image_id": k, "category_id": scene.label_index, "bbox": box})
     from becausal.scenes.objects import LABELS
 
     names = [{"id": i, "name": name} for i, name in enumerate(LABELS)]
     path = folder / "boxes.json"
-    path.write_text(json.dumps({"images": images, "annotations": marks, "categories": names}))
+    path.write_text(json.dumps({"images": images, "annotations": annotations, "categories": names}))
     return path
 
 
@@ -67,7 +67,7 @@ def rows_of(run: Path) -> list[tuple[object, ...]]:
 
 
 def arrays_differ(one: Path, other: Path, number: int) -> bool:
-    """Whether two runs' arrays of an image differ in anything at all."""
+    """Whether the arrays of an image differ in two runs."""
     with np.load(folder_of(one, number) / "arrays.npz") as a, np.load(folder_of(other, number) / "arrays.npz") as b:
         return a.files != b.files or any(not np.array_equal(a[name], b[name]) for name in a.files)
 
@@ -84,7 +84,7 @@ def compare(one: Path, other: Path) -> dict[str, int]:
     }
 
 
-def dealt_with(run: Path) -> int:
+def count_finished(run: Path) -> int:
     try:
         with sqlite3.connect(f"file:{run / 'index.sqlite'}?mode=ro", uri=True) as index:
             return index.execute("SELECT count(*) FROM images WHERE state != 'waiting'").fetchone()[0]
@@ -93,30 +93,30 @@ def dealt_with(run: Path) -> int:
 
 
 def kills(place: Path, options: argparse.Namespace) -> dict[str, object]:
-    """One run undisturbed, one killed with SIGKILL at random moments and started again each time; then compare."""
-    pictures = write_pictures(place / "pictures", options.scenes)
+    """Compare an uninterrupted run with one that was killed with SIGKILL at random times and resumed each time."""
+    images = write_images(place / "images", options.scenes)
     more = ["--workers", str(options.workers)] + (["--max-calls", str(options.max_calls)] if options.max_calls else [])
     begun = time.monotonic()
-    calm = subprocess.run(command(pictures, place / "calm", *more), check=False).returncode
+    calm = subprocess.run(command(images, place / "calm", *more), check=False).returncode
     calm_seconds = time.monotonic() - begun
     draw = random.Random(options.seed)
-    # Drawn so that the kills spread over the whole run, and fall into loading, working and writing alike.
+    # Spread over the whole run, so that kills hit loading, searching and writing.
     moments, begun = [], time.monotonic()
     while len(moments) < options.kills:
-        process = subprocess.Popen(command(pictures, place / "killed", *more), start_new_session=True)
-        rest = calm_seconds * (1 - dealt_with(place / "killed") / options.scenes)
+        process = subprocess.Popen(command(images, place / "killed", *more), start_new_session=True)
+        rest = calm_seconds * (1 - count_finished(place / "killed") / options.scenes)
         wait = draw.uniform(0, 1.6 * rest / (options.kills - len(moments) + 1) + 2)
         try:
             process.wait(timeout=wait)
-            break  # it got to its end before all kills were done
+            break  # it finished before all kills were done
         except subprocess.TimeoutExpired:
             if options.only_driver:
                 process.kill()
             else:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            moments.append({"after_seconds": round(wait, 2), "dealt_with": dealt_with(place / "killed")})
-    status = subprocess.run(command(pictures, place / "killed", *more), check=False).returncode
+            moments.append({"after_seconds": round(wait, 2), "dealt_with": count_finished(place / "killed")})
+    status = subprocess.run(command(images, place / "killed", *more), check=False).returncode
     return {
         "scenes": options.scenes,
         "kills": len(moments),
@@ -129,8 +129,8 @@ def kills(place: Path, options: argparse.Namespace) -> dict[str, object]:
 
 
 def speed(place: Path, options: argparse.Namespace) -> dict[str, object]:
-    """The same images with one worker and with two, one thread each, timed from the first result to the last."""
-    pictures = write_pictures(place / "pictures", options.scenes)
+    """The same images with one worker and with two, one thread each, timed from the first to the last result."""
+    images = write_images(place / "images", options.scenes)
     budget = ["--max-calls", str(options.max_calls)] if options.max_calls else []
     found: dict[str, object] = {"scenes": options.scenes}
     ways = {"processes": [], **({"ray": ["--ray", "local"]} if options.ray else {})}
@@ -138,11 +138,11 @@ def speed(place: Path, options: argparse.Namespace) -> dict[str, object]:
         for workers in ("1", "2"):
             run = place / f"{name}{workers}"
             load, spent = os.getloadavg()[0], cpu_seconds()
-            subprocess.run(command(pictures, run, "--workers", workers, "--threads", "1", *budget, *way), check=False)
+            subprocess.run(command(images, run, "--workers", workers, "--threads", "1", *budget, *way), check=False)
             found[f"{name}_{workers}"] = {
                 "pictures_per_second": rate_of(run),
                 "load_before": round(load, 2),
-                "cpu_seconds": round(cpu_seconds() - spent, 1),  # Ray's workers are not our children: not in it
+                "cpu_seconds": round(cpu_seconds() - spent, 1),  # without Ray's workers, which are not child processes
             }
         one, two = found[f"{name}_1"], found[f"{name}_2"]
         found[f"{name}_ratio"] = round(two["pictures_per_second"] / one["pictures_per_second"], 2)  # type: ignore[index]
@@ -153,13 +153,13 @@ def speed(place: Path, options: argparse.Namespace) -> dict[str, object]:
 
 
 def cpu_seconds() -> float:
-    """CPU time of all processes that were started here and have ended, which other work on the machine does not stretch."""
+    """CPU time of all child processes that have ended; it does not depend on other load."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def rate_of(run: Path) -> float:
-    """Images per second between the first result and the last; the index knows seconds, so let it be many of them."""
+    """Images per second between the first and the last result; the index has a resolution of one second."""
     query = "SELECT count(*), (julianday(max(finished)) - julianday(min(finished))) * 86400 FROM images"
     with sqlite3.connect(run / "index.sqlite") as index:
         count, seconds = index.execute(query).fetchone()
@@ -167,7 +167,7 @@ def rate_of(run: Path) -> float:
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory that a process and its children hold."""
+    """Resident memory of a process and its children, in bytes."""
     total = 0
     pages = os.sysconf("SC_PAGE_SIZE")
     todo = [pid]
@@ -183,14 +183,14 @@ def resident(pid: int) -> int:
 
 
 def memory(place: Path, options: argparse.Namespace) -> dict[str, object]:
-    """Memory of driver and workers while many images go by, then of the report."""
-    pictures = write_pictures(place / "pictures", options.scenes)
+    """Memory of the driver and the workers during a long run, then of the report."""
+    images = write_images(place / "images", options.scenes)
     run = place / "run"
     more = ["--max-calls", str(options.max_calls or 20), "--workers", str(options.workers)]
     begun, samples = time.monotonic(), []
-    with subprocess.Popen(command(pictures, run, *more)) as process:
+    with subprocess.Popen(command(images, run, *more)) as process:
         while process.poll() is None:
-            samples.append((dealt_with(run), resident(process.pid)))
+            samples.append((count_finished(run), resident(process.pid)))
             time.sleep(1.0)
     seconds = time.monotonic() - begun
     steps = [int(options.scenes * share) for share in (0.1, 0.25, 0.5, 0.75, 0.95)]
@@ -218,21 +218,24 @@ def memory(place: Path, options: argparse.Namespace) -> dict[str, object]:
 
 
 def driver(place: Path, options: argparse.Namespace) -> dict[str, object]:
-    """How many results one driver can keep in a second: the same explanation, written again and again."""
+    """How many results per second one driver can store: the same explanation, written repeatedly."""
     from dataclasses import replace
 
     from becausal.batch.inputs import Inputs
-    from becausal.batch.local import Single
-    from becausal.batch.records import Done, Item, Job
-    from becausal.batch.store import Store
+    from becausal.batch.local import InProcessPool
+    from becausal.batch.records import BatchJob, InputItem, TaskDone
+    from becausal.batch.settings import settings_of
+    from becausal.batch.store import BatchStore
+    from becausal.models import Loading
 
-    write_pictures(place / "pictures", 1)
-    settings = {"model": "bundled", "started in": str(place)}
-    store = Store(place / "run", Inputs([Item("pictures/000000.png")] * options.scenes), settings)
+    write_images(place / "images", 1)
+    inputs = Inputs([InputItem("images/000000.png")] * options.scenes)
+    job = BatchJob(model="bundled", loading=Loading(threads=1), folder=str(place))
+    store = BatchStore(place / "run", inputs, settings_of(job, inputs))
     begun = time.monotonic()
-    result = next(iter(Single(Job(model="bundled", loading={"threads": 1}), store.agree).answers(store.tasks("waiting"))))
+    result = next(iter(InProcessPool(job, store.check_model).results(store.tasks("waiting"))))
     alone = time.monotonic() - begun
-    if not isinstance(result, Done):
+    if not isinstance(result, TaskDone):
         raise SystemExit(f"the image failed: {result}")
     begun = time.monotonic()
     for number in range(options.scenes):
@@ -240,7 +243,7 @@ def driver(place: Path, options: argparse.Namespace) -> dict[str, object]:
     seconds = time.monotonic() - begun
     store.close()
     begun = time.monotonic()
-    Store(place / "run", Inputs([Item("pictures/000000.png")] * options.scenes), settings).close()
+    BatchStore(place / "run", inputs, settings_of(job, inputs)).close()
     return {
         "scenes": options.scenes,
         "kept_per_second": round(options.scenes / seconds),
@@ -260,9 +263,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--max-calls", type=int)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--ray", action="store_true", help="speed: Ray as well")
-    parser.add_argument("--only-driver", action="store_true", help="kills: the driver alone, not its workers")
-    parser.add_argument("--place", type=Path, help="where to work; default: a temporary folder, removed at the end")
+    parser.add_argument("--ray", action="store_true", help="speed: also measure Ray workers")
+    parser.add_argument("--only-driver", action="store_true", help="kills: kill only the driver, not its workers")
+    parser.add_argument("--place", type=Path, help="parent of the working folder; default: the system's temporary folder")
     options = parser.parse_args()
     os.environ |= {"OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory(dir=options.place) as place:

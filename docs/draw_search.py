@@ -1,9 +1,9 @@
-"""Draw the images of README.md and docs/how-it-works.md: one scene, its explanation, and how the search got there.
+"""Draw the images of README.md and docs/how-it-works.md: one scene, its explanation, and the steps of the search.
 
     python docs/draw_search.py [FOLDER]
 
-Writes hero.png, search-survey.png and search-steps.png into the folder, docs/images by default. The search is driven by
-hand, question by question, as the engine drives it: it is a generator, so its every step can be watched.
+Writes hero.png, search-survey.png and search-steps.png into the folder, docs/images by default. The search is a
+generator, so the script can run it wave by wave, like the engine, and record every step.
 """
 
 import sys
@@ -27,23 +27,24 @@ from becausal.engine.engine import Engine
 from becausal.images.fills import make_background
 from becausal.images.loading import load_image, make_view
 from becausal.methods.causal.search import Causal
-from becausal.methods.causal.survey import Survey, survey
+from becausal.methods.causal.survey import Survey, run_survey
+from becausal.methods.causal.tuning import Tuning
 from becausal.render.figures import INK, SOFT, new_figure, png_bytes
-from becausal.render.painting import Painted, grow, paint_explanation, paint_map, paint_mutant, paint_picture
+from becausal.render.painting import Painted, dilate, paint_explanation, paint_image, paint_map, paint_mutant
 from becausal.render.sheets import Sheet, Tile, as_level
-from becausal.render.wording import say_confidence, say_count, say_share
+from becausal.render.wording import format_confidence, format_count, format_share
 from becausal.scenes import Scene, make_scene
 
 SEED, SIZE = 107, 512  # a sailboat behind strips
 SHARE = 0.9  # of the original confidence
-GRAIN, FINER = 8, 4  # the side of the cells, in pixels of the view: of the explanation; of the map, and the search watched
-SEARCHES = 24  # seeds 0 to 23: the mean of their maps, and the explanation of the one that agrees best with it
+GRAIN, FINER = 8, 4  # side of a cell in pixels of the view: for the explanation; for the map and the recorded search
+SEARCHES = 24  # seeds 0 to 23: the mean of their maps, and the explanation that agrees best with it
 KEPT, LOST = "#2c8a5b", "#c0483a"
 T = TypeVar("T")
 
 
 def write(path: Path, figure: Figure) -> None:
-    """The figure in 256 colours: a third of the bytes, and no difference to be seen."""
+    """Save the figure with 256 colours: a third of the bytes, without a visible difference."""
     drawn = Image.open(BytesIO(png_bytes(figure))).convert("RGB")
     palette = drawn.quantize(256, method=Image.Quantize.FASTOCTREE)
     drawn.quantize(palette=palette, dither=Image.Dither.FLOYDSTEINBERG).save(path, optimize=True)
@@ -53,27 +54,27 @@ def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "images"
     folder.mkdir(parents=True, exist_ok=True)
     scene, model = make_scene(SEED, size=SIZE), becausal.load_model("bundled")
-    explanation = search_often(scene, model)
+    explanation = average_searches(scene, model)
     write(folder / "hero.png", draw_hero(scene, explanation))
-    watched = watch(scene, model)
-    write(folder / "search-survey.png", draw_survey(scene, explanation, watched))
-    write(folder / "search-steps.png", draw_steps(scene, explanation, watched))
-    held = sum(int(step.answers.holds.sum()) for step in watched.survey)
-    print(f"{len(watched.looked.worth)} patches; {held} of {watched.survey[-1].calls} random halves hold")
-    for word, step in choose(watched).items():
-        print(f"{word}: {step.calls} questions, {step.best.mean():.2%} left")
+    recorded = record_search(scene, model)
+    write(folder / "search-survey.png", draw_survey(scene, explanation, recorded))
+    write(folder / "search-steps.png", draw_steps(scene, explanation, recorded))
+    held = sum(int(step.answers.holds.sum()) for step in recorded.survey_steps)
+    print(f"{len(recorded.survey.contribution)} patches; {held} of {recorded.survey_steps[-1].calls} random halves hold")
+    for title, step in choose(recorded).items():
+        print(f"{title}: {step.calls} model calls, {step.best.mean():.2%} visible")
     covered = np.count_nonzero(on(explanation, explanation.visible) & scene.occluder)
     print(explanation, explanation.checks, f"{covered} px of the original on the strips")
 
 
-def search_often(scene: Scene, model: Classifier) -> Explanation:
-    """Several searches: the mean of their maps, as far as it is above its upper quartile, and one of the explanations.
+def average_searches(scene: Scene, model: Classifier) -> Explanation:
+    """The mean map of several searches, above its upper quartile, with one of their explanations.
 
-    It is the one whose pixels have the highest mean responsibility in that map, by rule and not by eye.
+    It is the explanation whose pixels have the highest mean responsibility in that map.
     """
 
     def search(grain: int, seed: int) -> Explanation:
-        return becausal.explain(scene.picture, model, confidence=SHARE, grain=grain, seed=seed)
+        return becausal.explain(scene.image, model, confidence=SHARE, grain=grain, seed=seed)
 
     mean = np.mean([search(FINER, seed).responsibility for seed in range(SEARCHES)], axis=0)
     found = [search(GRAIN, seed) for seed in range(SEARCHES)]
@@ -82,8 +83,8 @@ def search_often(scene: Scene, model: Classifier) -> Explanation:
 
 
 @dataclass(frozen=True)
-class Step:
-    """One wave of questions with its answers; the smallest sufficient set so far; different questions asked until then."""
+class SearchStep:
+    """One wave with its answers, the smallest sufficient set so far, and the number of model calls so far."""
 
     wave: Visible
     answers: Answers
@@ -92,45 +93,44 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Watched:
-    """A search as it went: the survey's waves and what they came to, the bisection, the descent, what was found."""
+class RecordedSearch:
+    """All steps of a search: the survey and its result, the bisection, the descent; and what was found."""
 
-    survey: list[Step]
-    looked: Survey
-    bisection: list[Step]
-    descent: list[Step]
+    survey_steps: list[SearchStep]
+    survey: Survey
+    bisection: list[SearchStep]
+    descent: list[SearchStep]
     finding: Finding
 
 
-def watch(scene: Scene, model: Classifier) -> Watched:
-    """Drive the search by hand, and the survey once more beside it, to see what the search learnt from it."""
-    view = make_view(load_image(scene.picture), model.info.geometry).pixels
+def record_search(scene: Scene, model: Classifier) -> RecordedSearch:
+    """Run the search wave by wave, and the survey a second time, to get its result."""
+    view = make_view(load_image(scene.image), model.info.geometry).pixels
     background = make_background("grey", view, rng=np.random.default_rng(0))
     confidence = float(model.classify(view[None])[0, scene.label_index])
     problem = Problem(view, (background,), Target(scene.label_index, floor=SHARE * confidence))
-    options, seed = Causal(grain=FINER), np.random.default_rng(0).spawn(2)[0]
-    steps, finding = drive(options.search(problem, seed), Engine(model), problem)
-    again = survey(
-        view, samples=options.survey, patches=options.patches, rng=np.random.default_rng(0).spawn(2)[0].spawn(1)[0]
-    )
-    surveyed, looked = drive(again, Engine(model), problem)
-    begun = len(surveyed)  # the survey is the search's beginning
-    rounds = next(i for i in range(begun, len(steps)) if len(steps[i].wave) > 1)  # the bisection asks one at a time
-    asked = steps[begun : rounds - 1]  # then the chain asks what it begins with
-    return Watched(steps[:begun], looked, asked, steps[rounds - 1 :], finding)
+    explainer, rng = Causal(grain=FINER), np.random.default_rng(0).spawn(2)[0]
+    steps, finding = record_steps(explainer.search(problem, rng), Engine(model), problem)
+    tuning, rng = explainer.tuning, np.random.default_rng(0).spawn(2)[0].spawn(1)[0]
+    again = run_survey(view, samples=tuning.survey, patches=tuning.patches, rng=rng)
+    survey_steps, survey = record_steps(again, Engine(model), problem)
+    start = len(survey_steps)  # the search begins with the survey
+    rounds = next(i for i in range(start, len(steps)) if len(steps[i].wave) > 1)  # waves of the bisection have one set
+    bisection = steps[start : rounds - 1]  # the next wave is the start of the chain
+    return RecordedSearch(steps[:start], survey, bisection, steps[rounds - 1 :], finding)
 
 
-def drive(search: Search[T], engine: Engine, problem: Problem) -> tuple[list[Step], T]:
-    """Ask a search's questions one wave after the other; every step, and what it returned."""
-    steps: list[Step] = []
-    asked: set[bytes] = set()
+def record_steps(search: Search[T], engine: Engine, problem: Problem) -> tuple[list[SearchStep], T]:
+    """Run a search wave by wave; returns every step and the result."""
+    steps: list[SearchStep] = []
+    evaluated: set[bytes] = set()
     best = np.ones(problem.grid, bool)
     wave = next(search)
     while True:
-        asked.update(visible.tobytes() for visible in wave)
-        answers = replace(engine.ask_afresh(problem, wave), spent=len(asked))
+        evaluated.update(visible.tobytes() for visible in wave)
+        answers = replace(engine.ask_uncached(problem, wave), spent=len(evaluated))
         best = min([best, *wave[answers.holds]], key=np.sum)
-        steps.append(Step(wave, answers, best, len(asked)))
+        steps.append(SearchStep(wave, answers, best, len(evaluated)))
         try:
             wave = search.send(answers)
         except StopIteration as end:
@@ -144,107 +144,108 @@ def draw_hero(scene: Scene, explanation: Explanation) -> Figure:
     axes = figure.subplots(1, 3)
     put(
         axes[0],
-        paint_picture(sheet),
+        paint_image(sheet),
         f"The classifier says {scene.label}.",
-        f"confidence {say_confidence(explanation.confidence)}",
+        f"confidence {format_confidence(explanation.confidence)}",
     )
     put(axes[1], paint_map(sheet), "Why?", f"responsibility, mean of {SEARCHES} searches")
-    found = f"{say_share(explanation.size)} of the pixels, {say_count(explanation.pieces, 'piece')}"
-    alone = f"{found}, confidence {say_confidence(explanation.checks.confidence)}"
-    put(axes[2], paint_explanation(sheet), "Because of these.", alone)
+    size = f"{format_share(explanation.size)} of the pixels, {format_count(explanation.pieces, 'piece')}"
+    caption = f"{size}, confidence {format_confidence(explanation.checks.confidence)}"
+    put(axes[2], paint_explanation(sheet), "Because of these pixels.", caption)
     return figure
 
 
-def draw_survey(scene: Scene, explanation: Explanation, watched: Watched) -> Figure:
-    """Above patches, some random halves of them and what each is worth; below the bisection to the best that hold."""
-    first, looked = watched.survey[0], watched.looked
+def draw_survey(scene: Scene, explanation: Explanation, recorded: RecordedSearch) -> Figure:
+    """Top: patches, some random halves of them, and their contributions. Bottom: the bisection to the best patches."""
+    first, survey = recorded.survey_steps[0], recorded.survey
     figure = new_figure(12.4, 6.0)
-    columns = max(len(watched.bisection), 5)
+    columns = max(len(recorded.bisection), 5)
     axes = figure.subplots(2, columns)
     for one in axes.flat:
         one.set_axis_off()
-    put(axes[0, 0], paint_borders(scene, on(explanation, looked.patch)), "patches", f"{len(looked.worth)} of them", size=8)
+    borders = paint_borders(scene, on(explanation, survey.patch))
+    put(axes[0, 0], borders, f"{len(survey.contribution)} patches", "along the image's edges", size=8)
     for i in range(columns - 2):
         put_mutant(axes[0, i + 1], scene, explanation, first, i)
-    said = f"{columns - 2} of {watched.survey[-1].calls} random halves of them"
-    axes[0, 1].set_title(said, loc="left", fontsize=9.5, color=INK, pad=6)
-    worth = on(explanation, np.clip(looked.worth, 0, None)[looked.patch])  # what speaks against the label is 0
-    sheet = replace(as_sheet(scene, explanation, np.zeros(looked.patch.shape, bool)), level=as_level(worth))
-    put(axes[0, -1], paint_map(sheet), "what each is worth", "by a linear model of all answers", size=8)
-    counts = [len(np.unique(looked.patch[step.wave[0]])) for step in watched.bisection]
-    for one, step, count in zip(axes[1], watched.bisection, counts, strict=False):
+    title = f"{columns - 2} of {recorded.survey_steps[-1].calls} random halves"
+    axes[0, 1].set_title(title, loc="left", fontsize=9.5, color=INK, pad=6)
+    contribution = on(explanation, np.clip(survey.contribution, 0, None)[survey.patch])  # negative values shown as 0
+    sheet = replace(as_sheet(scene, explanation, np.zeros(survey.patch.shape, bool)), level=as_level(contribution))
+    put(axes[0, -1], paint_map(sheet), "contributions", "by a linear model", size=8)
+    counts = [len(np.unique(survey.patch[step.wave[0]])) for step in recorded.bisection]
+    for one, step, count in zip(axes[1], recorded.bisection, counts, strict=False):
         put_mutant(one, scene, explanation, step, 0)
-        one.set_title(f"the best {count}", loc="left", fontsize=9.5, color=INK, pad=6)
+        one.set_title(f"best {count}", loc="left", fontsize=9.5, color=INK, pad=6)
     return figure
 
 
-def draw_steps(scene: Scene, explanation: Explanation, watched: Watched) -> Figure:
-    """Above the questions of the first round, below the smallest sufficient set as the search went on, and the map."""
-    first, shown = watched.descent[1], choose(watched)
+def draw_steps(scene: Scene, explanation: Explanation, recorded: RecordedSearch) -> Figure:
+    """Top: the mutants of the first round. Bottom: the smallest sufficient set at several moments, and the map."""
+    first, shown = recorded.descent[1], choose(recorded)
     columns, panels = len(first.wave), len(shown) + 1
     figure = new_figure(12.4, 4.9)
     grid = figure.add_gridspec(2, columns * panels, height_ratios=(1.0, 1.45))
     for i in range(columns):
         put_mutant(figure.add_subplot(grid[0, i * panels : (i + 1) * panels]), scene, explanation, first, i)
     lower = [figure.add_subplot(grid[1, i * columns : (i + 1) * columns]) for i in range(panels)]
-    for axes, (word, step) in zip(lower, shown.items(), strict=False):
-        said = f"{say_count(step.calls, 'question')}, {say_share(float(step.best.mean()))} left"
-        put(axes, paint_explanation(as_sheet(scene, explanation, step.best)), word, said, size=8)
-    level = on(explanation, as_level(watched.finding.saliency))
-    sheet = replace(as_sheet(scene, explanation, watched.finding.sets[0]), level=level)
-    put(lower[-1], paint_map(sheet), "the map", "of this one search", size=8)
+    for axes, (title, step) in zip(lower, shown.items(), strict=False):
+        caption = f"{format_count(step.calls, 'call')}, {format_share(float(step.best.mean()))} visible"
+        put(axes, paint_explanation(as_sheet(scene, explanation, step.best)), title, caption, size=8)
+    level = on(explanation, as_level(recorded.finding.saliency))
+    sheet = replace(as_sheet(scene, explanation, recorded.finding.sets[0]), level=level)
+    put(lower[-1], paint_map(sheet), "responsibility map", "of this search", size=8)
     return figure
 
 
-def choose(watched: Watched) -> dict[str, Step]:
-    """A few telling moments of the descent, by name."""
-    steps = watched.descent
-    rounds = [i for i, step in enumerate(steps) if len(step.wave) == Causal().parts]
+def choose(recorded: RecordedSearch) -> dict[str, SearchStep]:
+    """A few moments of the descent, by title."""
+    steps = recorded.descent
+    rounds = [i for i, step in enumerate(steps) if len(step.wave) == Tuning().parts]
     begin, after, end = steps[0], steps[rounds[1] - 1], steps[-1]
     between = float(np.sqrt(after.best.mean() * end.best.mean()))
-    patches = len(np.unique(watched.looked.patch[begin.wave[0]]))
+    patches = len(np.unique(recorded.survey.patch[begin.wave[0]]))
     return {
-        f"the best {patches} patches": begin,
-        "after a round": after,
+        f"best {patches} patches": begin,
+        "after one round": after,
         "smaller parts": min(steps[rounds[1] :], key=lambda step: abs(np.log(step.best.mean() / between))),
-        "settled": replace(end, best=watched.finding.sets[0]),
+        "explanation": replace(end, best=recorded.finding.sets[0]),
     }
 
 
 def paint_borders(scene: Scene, patch: np.ndarray) -> Painted:
-    """The image with a line where patches meet."""
+    """The image with the borders of the patches."""
     border = np.zeros(patch.shape, bool)
     border[1:] |= patch[1:] != patch[:-1]
     border[:, 1:] |= patch[:, 1:] != patch[:, :-1]
-    return np.where(grow(border, 1)[..., None], np.uint8(255), scene.picture)
+    return np.where(dilate(border, 1)[..., None], np.uint8(255), scene.image)
 
 
 def as_sheet(scene: Scene, explanation: Explanation, visible: Visible) -> Sheet:
-    """The scene at its own size, with sets and map brought there from the view."""
-    grey = np.full_like(scene.picture, 128)
+    """The scene at its own resolution, with the set and the map resized from the view."""
+    grey = np.full_like(scene.image, 128)
     level = on(explanation, as_level(explanation.responsibility))
-    return Sheet(scene.picture, grey, on(explanation, visible), level, np.ones(level.shape, bool), (Tile(0, 0, ""),), 1)
+    return Sheet(scene.image, grey, on(explanation, visible), level, np.ones(level.shape, bool), (Tile(0, 0, ""),), 1)
 
 
 def on(explanation: Explanation, values: np.ndarray) -> np.ndarray:
     return np.asarray(explanation.on_original(values))
 
 
-def put(axes: Axes, painted: Painted, title: str, said: str, *, size: float = 10) -> None:
-    """A panel without ticks, a title above it and a line below."""
+def put(axes: Axes, painted: Painted, title: str, caption: str, *, size: float = 10) -> None:
+    """Draw a panel without ticks, with a title above and a caption below."""
     axes.imshow(painted, interpolation="antialiased")
     axes.set_axis_off()
     if title:
         axes.set_title(title, loc="left", fontsize=size + 1.5, color=INK, pad=6)
-    axes.text(0, -0.03, said, transform=axes.transAxes, va="top", fontsize=size - 0.5, color=SOFT)
+    axes.text(0, -0.03, caption, transform=axes.transAxes, va="top", fontsize=size - 0.5, color=SOFT)
 
 
-def put_mutant(axes: Axes, scene: Scene, explanation: Explanation, step: Step, i: int) -> None:
-    """One question of a wave: what was shown, whether the target was kept, framed accordingly."""
+def put_mutant(axes: Axes, scene: Scene, explanation: Explanation, step: SearchStep, i: int) -> None:
+    """Draw one mutant of a wave, with a green frame if it keeps the target, else a red one."""
     visible, kept = step.wave[i], bool(step.answers.holds[i])
     painted = paint_mutant(as_sheet(scene, explanation, visible), on(explanation, visible))
-    said = f"{'kept' if kept else 'lost'}, confidence {say_confidence(float(step.answers.confidence[i]))}"
-    put(axes, painted, "", said, size=7.5)
+    caption = f"{'kept' if kept else 'lost'}, confidence {format_confidence(float(step.answers.confidence[i]))}"
+    put(axes, painted, "", caption, size=7.5)
     frame(axes, KEPT if kept else LOST)
 
 

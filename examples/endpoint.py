@@ -1,12 +1,12 @@
-"""Explain a service that says nothing but a name: no scores, no gradients, every request counted.
+"""Explain a service that returns only a label: no scores, no gradients, and every request is counted.
 
     python examples/endpoint.py
 
-For a service with a protocol of its own; one that speaks the Open Inference Protocol needs no code: `--model oip:URL`.
+This is for a service with its own protocol. One with the Open Inference Protocol needs no code: `--model oip:URL`.
 
-`ask_service` stands for a request to somebody's server. It gets a batch of images and returns names; replace its body by
-yours. `max_calls` limits the calls: when it is spent, the best explanation so far comes back, marked so. Four images more
-are sent at the very start, to find out what kind of answer the function gives.
+`call_service` stands for a request to a server. It takes a batch of images and returns labels; replace its body by yours.
+`max_calls` limits the calls: when the limit is reached, the best explanation so far is returned, and `stopped_by` says so.
+At the start, four more images are sent to detect what the function returns.
 """
 
 import numpy as np
@@ -17,27 +17,27 @@ from becausal.scenes import make_scene
 
 BUDGET = 400
 bundled = becausal.load_model("bundled")
-sent = {"requests": 0, "pictures": 0}
+sent = {"requests": 0, "images": 0}
 
 
-def ask_service(pictures: NDArray[np.uint8]) -> list[str]:
-    """(n, 128, 128, 3) pixels to n names."""
+def call_service(images: NDArray[np.uint8]) -> list[str]:
+    """(n, 128, 128, 3) pixels to n labels."""
     sent["requests"] += 1
-    sent["pictures"] += len(pictures)
+    sent["images"] += len(images)
     names = bundled.info.labels or ()
-    return [names[i] for i in bundled.classify(pictures).argmax(axis=1)]
+    return [names[i] for i in bundled.classify(images).argmax(axis=1)]
 
 
 def main() -> None:
     scene = make_scene(112)  # a house behind a black bar
-    explanation = becausal.explain(scene.picture, ask_service, grain=4, max_calls=BUDGET)
+    explanation = becausal.explain(scene.image, call_service, grain=4, max_calls=BUDGET)
 
-    inside = np.count_nonzero(explanation.visible & scene.visible) / explanation.pixels
-    covered = np.count_nonzero(explanation.visible & scene.occluder) / explanation.pixels
+    on_house = np.count_nonzero(explanation.visible & scene.visible) / explanation.pixels
+    on_bar = np.count_nonzero(explanation.visible & scene.occluder) / explanation.pixels
     print(f"{explanation.label}, {explanation.calls} calls, stopped by {explanation.stopped_by}")
-    print(f"{sent['pictures']} images in {sent['requests']} requests")
-    print(f"enough for it: {explanation.size:.1%} of the view, minimal at {explanation.checks.minimal_grain} px")
-    print(f"{inside:.0%} of it on the house, {covered:.0%} on the bar")
+    print(f"{sent['images']} images in {sent['requests']} requests")
+    print(f"sufficient: {explanation.size:.1%} of the view, minimal at {explanation.checks.minimal_grain} px")
+    print(f"{on_house:.0%} of it on the house, {on_bar:.0%} on the bar")
     assert explanation.label == scene.label
     assert explanation.checks.sufficient
     assert explanation.calls <= BUDGET

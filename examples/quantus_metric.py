@@ -1,4 +1,4 @@
-"""A metric of Quantus, computed on one of our methods through its `explain_func`.
+"""A Quantus metric for two methods of becausal, with `explain_func`.
 
 pip install 'becausal[torch]' quantus
 python examples/quantus_metric.py
@@ -15,15 +15,15 @@ from becausal.scenes.network import load_network, to_input
 def main() -> None:
     scenes = [make_scene(seed, cut=True) for seed in (50_000_012, 50_000_017)]
     network = load_network()
-    pictures = to_input(np.stack([scene.picture for scene in scenes])).numpy()
+    images = to_input(np.stack([scene.image for scene in scenes])).numpy()
     labels = np.array([scene.label_index for scene in scenes])
-    objects = np.stack([scene.visible for scene in scenes])[:, None]  # (2, 1, 128, 128), where each object can be seen
+    objects = np.stack([scene.visible for scene in scenes])[:, None]  # (2, 1, 128, 128), where each object is visible
 
     metric = quantus.RelevanceRankAccuracy(disable_warnings=True)
     for method in ("causal", "rise"):
         scores = metric(
             model=network,
-            x_batch=pictures,
+            x_batch=images,
             y_batch=labels,
             s_batch=objects,
             explain_func=explain_func,

@@ -1,10 +1,9 @@
-"""Explain a one-dimensional signal: which samples made a detector say "beat"?
+"""Explain a one-dimensional signal: which samples are enough for the label "beat"?
 
     python examples/signals.py
 
-The detector looks for one heartbeat-like spike by correlation with a template. We put one spike at a known place into
-noise, so we know what the explanation has to find. The core of becausal has no idea of images: a grid may have any number
-of axes.
+The detector finds a heartbeat-like spike by correlation with a template. One spike is added to noise at a known position, so
+the explanation must lie there. becausal is not limited to images: a grid may have any number of axes.
 """
 
 import numpy as np
@@ -18,9 +17,9 @@ LABELS = ("quiet", "beat")
 
 
 def predict(signals: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(n, 256) samples to (n, 2) probabilities: any function like this is a model."""
+    """(n, 256) samples to (n, 2) probabilities; any function like this is a model."""
     windows = np.lib.stride_tricks.sliding_window_view(signals, LENGTH, axis=1)  # (n, 236, 21)
-    match = (windows @ SPIKE / (SPIKE @ SPIKE)).max(axis=1)  # 1 where the spike is there in full
+    match = (windows @ SPIKE / (SPIKE @ SPIKE)).max(axis=1)  # 1 where the whole spike is present
     beat = 1 / (1 + np.exp(-12 * (match - 0.6)))
     return np.stack([1 - beat, beat], axis=1)
 
@@ -35,8 +34,8 @@ def main() -> None:
     found = np.flatnonzero(explanation.visible)
     inside = np.mean((found >= START) & (found < START + LENGTH))
     print(f"{explanation.label} ({explanation.confidence:.3f}), {explanation.calls} calls")
-    print(f"enough for it: {len(found)} of 256 samples, from {found.min()} to {found.max()}")
-    print(f"the spike was put at {START} to {START + LENGTH - 1}: {inside:.0%} of the explanation lies in it")
+    print(f"sufficient: {len(found)} of 256 samples, from {found.min()} to {found.max()}")
+    print(f"the spike is at {START} to {START + LENGTH - 1}: {inside:.0%} of the explanation lies in it")
     assert inside == 1.0
 
 

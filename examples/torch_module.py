@@ -1,10 +1,10 @@
-"""Explain a torch module that is in memory, and prove one pixel.
+"""Explain a torch module in memory, and show the proof for one pixel.
 
     pip install 'becausal[torch]'
     python examples/torch_module.py
 
-The network is the bundled one in its torch form, the image a generated scene, so that the truth is known: where the
-object can be seen, and where something stands in front of it.
+The network is the torch version of the bundled classifier. The image is a generated scene, so the ground truth is known:
+where the object is visible, and where it is occluded.
 """
 
 import numpy as np
@@ -20,20 +20,20 @@ def main() -> None:
     network = load_network()  # any nn.Module
     model = as_classifier(network, preprocess="tf", resize=128, labels=LABELS)
 
-    explanation = becausal.explain(scene.picture, model, confidence=0.9, grain=8)
+    explanation = becausal.explain(scene.image, model, confidence=0.9, grain=8)
 
     visible = explanation.visible
     on_object = np.count_nonzero(visible & scene.visible) / explanation.pixels
     on_strips = np.count_nonzero(visible & scene.occluder) / explanation.pixels
     print(f"{explanation.label} ({explanation.confidence:.3f}), {explanation.calls} calls")
-    print(f"enough for it: {explanation.size:.1%} of the view, confidence {explanation.checks.confidence:.3f}")
+    print(f"sufficient: {explanation.size:.1%} of the view, confidence {explanation.checks.confidence:.3f}")
     print(f"{on_object:.0%} of it on the object, {on_strips:.0%} on the strips")
 
     row, column = np.argwhere(visible)[0]
     why = explanation.why(int(row), int(column))
     print(f"pixel ({row}, {column}): {why.text}")
-    before, after = (model.classify(picture[None])[0, scene.label_index] for picture in (why.shown, why.without))
-    print(f"with its cell {before:.3f}, without it {after:.3f}; at least {explanation.target.floor:.3f} was asked for")
+    before, after = (model.classify(image[None])[0, scene.label_index] for image in (why.shown, why.without))
+    print(f"confidence with its cell {before:.3f}, without it {after:.3f}, required {explanation.target.floor:.3f}")
     assert explanation.label == scene.label
     assert after < explanation.target.floor <= before
 

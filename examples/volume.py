@@ -1,9 +1,9 @@
-"""Explain a volume: which voxels made a detector say "lesion"?
+"""Explain a volume: which voxels are enough for the label "lesion"?
 
     python examples/volume.py
 
-A bright ball of known place and size lies in a noisy volume. The detector counts bright voxels in the densest
-neighbourhood; nothing else in the volume matters, so the explanation has to lie in the ball.
+A noisy volume contains a bright ball of known position and size. The detector counts bright voxels in the densest
+neighbourhood. Nothing else in the volume matters, so the explanation must lie in the ball.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import becausal
 
 SHAPE, CENTRE, RADIUS = (20, 28, 28), (8, 17, 10), 4
-SIDE = 7  # of the neighbourhood, in voxels
+SIDE = 7  # side of the neighbourhood, in voxels
 
 
 def predict(volumes: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -25,8 +25,8 @@ def predict(volumes: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def main() -> None:
-    places = np.indices(SHAPE)
-    ball = sum((p - c) ** 2 for p, c in zip(places, CENTRE, strict=True)) <= RADIUS**2
+    positions = np.indices(SHAPE)
+    ball = sum((p - c) ** 2 for p, c in zip(positions, CENTRE, strict=True)) <= RADIUS**2
     volume = np.random.default_rng(0).normal(0.1, 0.1, SHAPE).astype(np.float32)
     volume[ball] += 0.8
     predict.labels = ("healthy", "lesion")  # type: ignore[attr-defined]
@@ -35,7 +35,7 @@ def main() -> None:
 
     inside = np.count_nonzero(explanation.visible & ball) / explanation.pixels
     print(f"{explanation.label} ({explanation.confidence:.3f}), {explanation.calls} calls")
-    print(f"enough for it: {explanation.pixels} of {ball.size:,} voxels, in {explanation.pieces} piece(s)")
+    print(f"sufficient: {explanation.pixels} of {ball.size:,} voxels, in {explanation.pieces} piece(s)")
     print(f"the ball has {np.count_nonzero(ball)} voxels: {inside:.0%} of the explanation lies in it")
     assert inside > 0.8
 

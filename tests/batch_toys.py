@@ -1,4 +1,4 @@
-"""Small images and models for the tests of runs: quick to explain, and able to go wrong in every way."""
+"""Small images and models for the tests of runs: quick to explain, and able to fail in every way."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,9 @@ import numpy as np
 from PIL import Image
 
 from becausal.batch.inputs import find_inputs
-from becausal.batch.records import Job
-from becausal.batch.store import Store
+from becausal.batch.records import BatchJob
+from becausal.batch.settings import settings_of
+from becausal.batch.store import BatchStore
 
 MODEL = '''
 import os, signal, time
@@ -25,7 +26,7 @@ def is_marked(batch, value):
     return (batch[:, 12, 12, 0] == value).any()
 
 def raises(batch):
-    """On 201 at once, on 202 only once something is hidden."""
+    """On 201 at once, on 202 only once pixels are masked."""
     if is_marked(batch, 201) or (is_marked(batch, 202) and (batch[:, 0, 0, 0] == 128).any()):
         raise RuntimeError("this one\\nI do not like")
     return predict(batch)
@@ -57,7 +58,7 @@ def slow(batch):
 
 
 def draw(seed: int, mark: int | None = None) -> np.ndarray:
-    """A dark image of 24 px with a bright square in the middle, which is what the toy model sees."""
+    """A dark image of 24 px with a bright square in the middle, which the toy model detects."""
     pixels = np.random.default_rng(seed).integers(0, 60, (24, 24, 3)).astype(np.uint8)
     pixels[7:17, 7:17] = 235 + seed % 20
     if mark is not None:
@@ -73,7 +74,7 @@ def write_pictures(folder: Path, count: int, marks: dict[int, int] | None = None
 
 
 def write_coco(folder: Path, count: int) -> Path:
-    """A COCO file for such images: the box lies on the square, but beside it for every third image."""
+    """A COCO file for such images: the box lies on the square, for every third image outside of it."""
     images = [{"id": k + 10, "file_name": f"p{k:02d}.png", "width": 24, "height": 24} for k in range(count)]
     marks = [
         {"id": k, "image_id": k + 10, "category_id": 2, "bbox": [0, 0, 5, 5] if k % 3 == 2 else [7, 7, 10, 10]}
@@ -85,13 +86,12 @@ def write_coco(folder: Path, count: int) -> Path:
     return path
 
 
-def open_store(run: Path, *sources: str | Path, **changed: object) -> Store:
-    """A store as the command line opens it, with plain settings."""
+def open_store(run: Path, *sources: str | Path) -> BatchStore:
+    """A store as the command line opens it, with default settings."""
     inputs = find_inputs([str(source) for source in sources])
-    settings = {"model": "toy", "method": "causal", "seed": 0, "started in": str(Path.cwd()), "pictures": False}
-    return Store(run, inputs, settings | {"becausal": "0"} | changed)
+    return BatchStore(run, inputs, settings_of(toy_job(), inputs))
 
 
-def toy_job(name: str = "predict", **changed: object) -> Job:
+def toy_job(name: str = "predict", **changed: object) -> BatchJob:
     """The job of a toy model in net.py of the working directory."""
-    return Job(model=f"python:net.py:{name}", folder=str(Path.cwd()), **changed)  # type: ignore[arg-type]
+    return BatchJob(model=f"python:net.py:{name}", folder=str(Path.cwd()), **changed)  # type: ignore[arg-type]

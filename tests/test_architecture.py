@@ -1,7 +1,8 @@
-"""The house stays as ARCHITECTURE.md draws it: who imports whom, what `import becausal` loads, which names are public."""
+"""The code stays as ARCHITECTURE.md draws it: who imports whom, what `import becausal` loads, sizes, public names."""
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from functools import cache
@@ -12,17 +13,17 @@ import pytest
 import becausal
 
 ROOT = Path(becausal.__file__).parent
+PAGE = (ROOT.parent.parent / "ARCHITECTURE.md").read_text(encoding="utf-8")
 
 
 def name_of(path):
-    """The module behind a file, without the package's own name; "" is the package itself."""
+    """The module behind a file, without the package's own name; "__init__" is the package itself."""
     parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
 
 
 FILES = {name_of(path): path for path in sorted(ROOT.rglob("*.py"))}
-#: Modules of the first floor: "causal" stands for all of causal/.
-FLOORS = {name.split(".")[0] for name in FILES} - {""}
+ROOMS = {name.split(".")[0] for name in FILES}
 
 
 @cache
@@ -45,146 +46,147 @@ def imports(name):
     return frozenset(found)
 
 
-def own_floors(name):
-    """The floors of ours that a module imports from, its own left out; the package itself is "becausal"."""
+@cache
+def own_imports(name):
+    """The modules of ours that a module imports: of `from package import x` the module x, or else the package."""
     found = set()
+    for node in ast.walk(tree(name)):
+        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "becausal":
+            base = node.module.removeprefix("becausal").removeprefix(".")
+            for alias in node.names:
+                inner = f"{base}.{alias.name}".removeprefix(".")
+                found.add(inner if inner in FILES else base or "__init__")
     for module in imports(name):
-        if module == "becausal" or module.startswith("becausal."):
-            inner = module.removeprefix("becausal").removeprefix(".")
-            floor = inner.split(".")[0]
-            found.add(floor if floor in FLOORS else "becausal")
-    if any(module == "becausal" for module in imports(name)):
-        # `from becausal import x` names the package; what it takes may be a floor.
-        taken = {m.split(".")[1] for m in imports(name) if m.startswith("becausal.")}
-        found |= taken & FLOORS
-    return found - {name.split(".")[0]}
+        inner = module.removeprefix("becausal").removeprefix(".")
+        if module.startswith("becausal.") and inner in FILES:
+            found.add(inner)
+        elif module == "becausal" and "__init__" not in found and not found:
+            found.add("__init__")
+    return frozenset(found - {name})
 
 
-def modules(*floors):
-    chosen = [name for name in FILES if name.split(".")[0] in floors]
-    assert chosen, f"there is nothing in {floors}"
-    return chosen
+def room(name):
+    return name.split(".")[0]
 
 
-BASE = {"contracts", "errors"}
-PURE = BASE | {"targets", "regions", "patches", "fills", "searches", "arrays", "frames", "images"}
-#: What knows questions and regions, but no engine, no classifier, no files and no images.
-ASKING = {"causal", "extract", "minimise", "verify", "pipeline", "explainers"}
-QUESTIONS = BASE | {"targets", "regions", "patches", "searches"} | ASKING
+def allowed_edges():
+    """The table of ARCHITECTURE.md."""
+    block = PAGE.split("## Who may import whom")[1].split("\n    ", 1)[1].split("\n\n")[0]
+    lines = [line.split() for line in block.splitlines()]
+    return {words[0]: set(words[1:]) for words in lines}
 
 
-@pytest.mark.parametrize("name", modules("contracts", "errors"))
-def test_contracts_and_errors_import_nothing_of_ours(name):
-    assert own_floors(name) == set()
+def test_there_are_at_most_fourteen_entries_and_the_page_names_each():
+    entries = {
+        path.stem for path in ROOT.iterdir() if path.suffix == ".py" or (path.is_dir() and path.name != "__pycache__")
+    }
+    assert len(entries) <= 14
+    assert entries == set(allowed_edges())
 
 
-@pytest.mark.parametrize("name", modules("regions", "patches", "fills", "targets", "searches"))
-def test_the_pure_parts_import_the_base_alone(name):
-    assert own_floors(name) <= BASE
+@pytest.mark.parametrize("name", FILES)
+def test_rooms_import_only_what_the_page_allows(name):
+    wanted = {room(other) for other in own_imports(name)} - {room(name)}
+    assert wanted <= allowed_edges()[room(name)], f"{name} imports {wanted}"
 
 
-@pytest.mark.parametrize("name", modules("arrays", "frames", "images"))
-def test_pictures_know_the_base_and_each_other(name):
-    assert own_floors(name) <= PURE
+def test_every_allowed_edge_is_used():
+    used = {(room(name), room(other)) for name in FILES for other in own_imports(name) if room(name) != room(other)}
+    for start, ends in allowed_edges().items():
+        for end in ends:
+            assert (start, end) in used, f"nothing in {start} imports {end}"
 
 
-@pytest.mark.parametrize("name", modules(*ASKING))
-def test_methods_know_questions_and_no_model_no_file_no_picture(name):
-    loads = {m for m in imports(name) if m.startswith(("becausal.scenes", "becausal.models"))}
-    if name == "explainers.gradients":  # the torch form of the bundled classifier, and the numbers it takes
-        assert loads == {"becausal.scenes.network", "becausal.models.preprocess"}
-    else:
-        assert not loads
-    assert own_floors(name) <= QUESTIONS | {"scenes", "classifiers"}
-    assert not {m for m in imports(name) if m.split(".")[0] in ("PIL", "onnxruntime", "pathlib", "os", "io")}
+def test_no_modules_import_each_other_in_a_circle():
+    state = {}
+
+    def visit(name, path):
+        state[name] = "open"
+        for other in sorted(own_imports(name)):
+            assert state.get(other) != "open", " -> ".join([*path, name, other])
+            if other not in state:
+                visit(other, [*path, name])
+        state[name] = "done"
+
+    for name in FILES:
+        if name not in state:
+            visit(name, [])
 
 
-@pytest.mark.parametrize("name", modules("causal"))
-def test_the_causal_core_needs_numpy_and_nothing_else(name):
+#: core.files writes, on behalf of all; everything else in core computes.
+PURE = [name for name in FILES if name.startswith("core.") and name != "core.files"]
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_the_core_is_pure(name):
+    assert not {m.split(".")[0] for m in imports(name)} & {"PIL", "onnxruntime", "pathlib", "os", "io", "tempfile", "socket"}
     assert {m.split(".")[0] for m in imports(name)} - sys.stdlib_module_names <= {"numpy", "becausal"}
-    assert "explainers" not in own_floors(name)
 
 
-def test_the_engine_knows_the_protocol_and_no_kind_of_model():
-    assert own_floors("engine") <= BASE | {"searches", "drives", "interrupts"}
-    assert own_floors("drives") <= BASE | {"targets"}
-    assert own_floors("interrupts") == set()
+@pytest.mark.parametrize("name", [name for name in FILES if name.startswith("methods.causal")])
+def test_the_causal_methods_need_numpy_and_nothing_else(name):
+    assert {m.split(".")[0] for m in imports(name)} - sys.stdlib_module_names <= {"numpy", "becausal"}
 
 
-@pytest.mark.parametrize("name", modules("classifiers"))
-def test_classifiers_know_no_search(name):
-    assert own_floors(name) <= BASE | {"images", "arrays", "frames"}
+def test_files_and_functions_are_of_a_size_that_can_be_read():
+    for name, path in FILES.items():
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 350, path
+        for node in ast.walk(tree(name)):
+            if isinstance(node, ast.FunctionDef):
+                assert node.end_lineno - node.lineno < 60 or (name, node.name) in LONG, f"{name}.{node.name} is too long"
+                arguments = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
+                own = [a for a in arguments if a.arg not in ("self", "cls")]
+                assert len(own) <= 12 or (name, node.name) in LONG, f"{name}.{node.name} has {len(own)} parameters"
 
 
-@pytest.mark.parametrize("name", modules("render"))
-def test_render_knows_the_explanation(name):
-    pages_of_runs = {"batch"} if name in ("render.run_page", "render.diff_page") else set()
-    assert own_floors(name) <= BASE | {"explanation", "compare", "metrics"} | pages_of_runs
+#: The front door says every option by name, and documents each.
+LONG = {("api", "explain"), ("models", "load_model"), ("models", "as_classifier")}
 
 
-@pytest.mark.parametrize("name", modules("batch"))
-def test_runs_know_the_front_door_and_no_algorithm(name):
-    assert own_floors(name) <= BASE | {"api", "classifiers", "explanation", "frames", "images", "scenes"}
-
-
-@pytest.mark.parametrize("name", modules("scenes"))
-def test_scenes_know_nothing_of_ours(name):
-    assert own_floors(name) == set()
-
-
-def test_nothing_imports_the_command_line_or_the_page():
-    for name in FILES:
-        floor = name.split(".")[0]
-        if floor.startswith("cli") or floor in ("web", "__main__"):
-            continue
-        outer = {f for f in own_floors(name) if f.startswith("cli") or f in ("web", "__main__")}
-        assert not outer, f"{name} imports {outer}"
-
-
-def test_only_the_answer_and_the_outer_parts_draw():
-    # Explanation draws itself, when asked: inside its methods.
-    for name in FILES:
-        if "render" in own_floors(name):
-            floor = name.split(".")[0]
-            assert floor in ("explanation", "compare", "bench") or floor.startswith(("cli", "web")), f"{name} imports render"
-
-
-def test_nothing_but_the_command_line_imports_the_benches():
-    for name in FILES:
-        if "bench" in own_floors(name):
-            assert name.startswith(("cli", "web")), f"{name} imports the benches"
+def test_the_way_of_one_image_has_at_most_sixteen_steps_that_exist():
+    block = PAGE.split("## One image")[1].split("\n\n")[1]
+    steps = re.findall(r"(?:^|\s{2,})(\d+) ([\w.]+)", block, flags=re.M)
+    assert sorted(int(number) for number, _ in steps) == list(range(1, len(steps) + 1))
+    assert len(steps) <= 16
+    defined = {n.name for name in FILES for n in ast.walk(tree(name)) if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    for _, path in steps:
+        for word in path.split("."):
+            assert word in defined or any(word in name.split(".") for name in FILES), f"there is no {path}"
 
 
 #: The only files that may import a heavy or optional library, wherever in them.
 NAMED = {
     "torch": {
-        "captum", "quantus", "scenes.network", "classifiers.torch_module", "classifiers.torch_compose",
-        "classifiers.torch_device",
-        "explainers.deeplift", "explainers.extremal", "explainers.gbp", "explainers.gradients", "explainers.lrp",
-        "explainers.lrp_rules", "explainers.relative", "explainers.smooth_masks", "explainers.torch_layers",
+        "interfaces.captum", "interfaces.quantus", "scenes.network", "models.torch_module", "models.torch_compose",
+        "models.torch_device",
+        "methods.deeplift", "methods.extremal", "methods.gbp", "methods.gradients", "methods.lrp",
+        "methods.lrp_rules", "methods.relative", "methods.smooth_masks", "methods.torch_layers",
     },
-    "captum": {"captum", "explainers.deeplift", "explainers.gradients", "explainers.lrp_rules"},
-    "shap": {"explainers.shap_partition"},
+    "captum": {"interfaces.captum", "methods.deeplift", "methods.gradients", "methods.lrp_rules"},
+    "shap": {"methods.shap_partition"},
     "quantus": set(),
     "matplotlib": {
-        "explanation", "render.figures", "render.painting", "render.signals", "render.comparison",
+        "api.explanation", "render.figures", "render.painting", "render.signals", "render.comparison",
         "bench.figures",
     },
-    "onnxruntime": {"classifiers.onnx_file", "classifiers.onnx_binding"},
-    "transformers": {"classifiers.huggingface"},
-    "timm": {"classifiers.timm_hub"},
-    "torchvision": {"classifiers.torchvision_hub"},
-    "keras": {"classifiers.keras_file"},
-    "cv2": {"fills"},
+    "onnxruntime": {"models.onnx_file", "models.onnx_binding"},
+    "transformers": {"models.huggingface"},
+    "timm": {"models.timm_hub"},
+    "torchvision": {"models.torchvision_hub"},
+    "keras": {"models.keras_file"},
+    "cv2": {"images.fills"},
     "ray": {"batch.ray"},
     "pyarrow": {"batch.export"},
-    "gradio": {"web.layout", "web.page", "web.server"},
-    "fastapi": {"web.server"},
-    "uvicorn": {"web.server"},
-    "typer": {name for name in FILES if name.startswith("cli")},
-    "rich": {name for name in FILES if name.startswith("cli")},
+    "gradio": {"interfaces.web.layout", "interfaces.web.page", "interfaces.web.server"},
+    "fastapi": {"interfaces.web.server"},
+    "uvicorn": {"interfaces.web.server"},
+    "typer": {name for name in FILES if name.startswith("interfaces.cli")},
+    "jinja2": {"render.pages", "interfaces.web.rendering"},
+    "markupsafe": {"render.pages"},
+    "httpx": {"models.endpoint.transport"},
+    "rich": {name for name in FILES if name.startswith("interfaces.cli")},
     "PIL": {
-        "images", "render.painting", "render.thumbnails", "scenes.dataset", "bench.planting", "bench.shapes", "web.pictures",
+        "images.loading", "render.painting", "render.thumbnails", "scenes.dataset", "bench.planting", "bench.shapes", "interfaces.web.images",
     },
 }  # fmt: skip
 
@@ -247,7 +249,7 @@ def test_every_module_says_what_it_is_and_is_named_after_something():
 
 def test_library_code_neither_prints_nor_exits():
     for name in FILES:
-        if name.startswith(("cli", "__main__", "web")):
+        if name.startswith(("interfaces", "__main__")):
             continue
         calls = {ast.unparse(node.func) for node in ast.walk(tree(name)) if isinstance(node, ast.Call)}
         assert not calls & {"print", "exit", "quit", "sys.exit", "os._exit"}, name

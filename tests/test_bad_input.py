@@ -211,8 +211,8 @@ BAD: dict[str, tuple[Prepare, str]] = {
     "an array with NaN": (with_nan, "NaN"),
     "no model file": (model("missing.onnx"), "missing.onnx"),
     "a file that is no model": (model("notes.onnx", b"these are notes"), "notes.onnx"),
-    "an empty spec": (model(""), "names no model"),
-    "an unknown kind of model": (model("caffe:net"), "names no model"),
+    "an empty spec": (model(""), "is not a model specification"),
+    "an unknown kind of model": (model("caffe:net"), "is not a model specification"),
     "no Python file": (model("python:missing.py:predict"), "missing.py"),
     "no such function": (model("python:net.py:forecast"), "forecast"),
     "wrong input rank": (wrong_rank, "axes"),
@@ -228,7 +228,10 @@ BAD: dict[str, tuple[Prepare, str]] = {
     "a model that exits": (model("python:net.py:exits"), "bye"),
     "a model that changes its mind": (model("python:net.py:changes_its_mind"), "two ways"),
     "a target that does not hold": (words("--target", "dark"), "does not hold"),
-    "a fill that has the label": (words("--fill", "white"), "empty"),
+    "a fill that has the label": (words("--fill", "white"), "fully masked image"),
+    "several fills twice": (words("--robust", "--fill", "black"), "--robust"),
+    "several fills and the default one": (words("--robust", "--fill", "grey"), "--robust"),
+    "a confidence twice": (words("--complete", "--confidence", "0.5"), "--complete"),
     "an unknown target": (words("--target", "brigth"), "bright"),
     "a target out of range": (words("--target", "7"), "7"),
     "against itself": (words("--against", "bright"), "same"),
@@ -309,10 +312,8 @@ def test_a_model_that_fails_halfway_gives_one_line_and_leaves_what_was_found(
     status = main(["explain", *model("python:net.py:fails_halfway")(), "--out", "out"])
     said, complaint = capsys.readouterr()
     assert status == 2
-    assert "The model failed before the search was done." in said
-    assert complaint.count("\n") == 1, complaint
-    assert complaint.startswith("becausal: error: the model failed after ")
-    assert complaint.endswith("RuntimeError: the accelerator has gone\n")
+    assert "The model failed before the search finished." in said
+    assert complaint == "becausal: error: the model failed: RuntimeError: the accelerator has gone\n"
     (folder,) = (place / "out").iterdir()
     assert Explanation.load(folder).stopped_by == "failure"
 
@@ -331,6 +332,11 @@ def test_a_model_that_fails_halfway_gives_one_line_and_leaves_what_was_found(
         (["explain"], "IMAGE"),
         (["explain", "photo.png"], "--model"),
         (["demo", "--out", "net.py"], "net.py"),
+        (["batch", "photo.png", "--model", "bundled", "--out", "run", "--robust", "--fill", "black"], "--robust"),
+        (["batch", "photo.png", "--model", "bundled", "--out", "run", "--gpus-per-worker", "1"], "--ray"),
+        (["batch", "photo.png", "--model", "bundled", "--out", "run", "--workers", "0"], "--workers"),
+        (["bench", "scenes", "--model", "bundled", "--complete", "--confidence", "1"], "--complete"),
+        (["bench", "scenes"], "--model"),
     ],
 )
 def test_bad_input_to_other_commands(

@@ -1,4 +1,4 @@
-"""Runs over many images: complete, the same as one by one, and impossible to lose."""
+"""Runs over many images: complete, identical to single explanations, and safe against crashes."""
 
 import json
 import os
@@ -9,6 +9,8 @@ import sqlite3
 import subprocess
 import sys
 import time
+from dataclasses import fields, replace
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -23,23 +25,24 @@ from becausal.api import Request
 from becausal.api.explanation import Explanation
 from becausal.batch import local, store, work
 from becausal.batch.inputs import find_inputs
-from becausal.batch.local import Processes, Single
-from becausal.batch.pace import Pace, say_duration, say_pace
-from becausal.batch.reading import Run
-from becausal.batch.records import Done, Failed, Hello, Item, Lost, Task
-from becausal.batch.run import STREAK, run_batch
+from becausal.batch.local import InProcessPool, ProcessPool
+from becausal.batch.overview import make_overview
+from becausal.batch.progress import ProgressMeter, format_duration, format_progress
+from becausal.batch.reading import BatchRun
+from becausal.batch.records import BatchJob, BatchTask, InputItem, TaskDone, TaskFailed, TaskLost, WorkerReady
+from becausal.batch.run import MAX_MODEL_FAILURES, run_batch
+from becausal.batch.settings import by_option, list_changes, settings_of
 from becausal.batch.store import folder_of
-from becausal.batch.truth import inside_boxes, place
+from becausal.batch.truth import box_mask, compare_with_boxes
 from becausal.core.errors import AnswerError, InputError, ModelError, OutputError
 from becausal.core.frames import Frame
 from becausal.interfaces.cli.app import main
-from becausal.interfaces.cli.batch import settings_of
 from becausal.models import Loading
 from becausal.scenes import write_scenes
 
 SAME = (
     "id, image, state, sha256, label, label_id, confidence, size, pixels, pieces, alone, sufficient, necessary, "
-    "minimal_grain, stopped_by, calls, inside, by_chance, note, error"
+    "minimal_grain, stopped_by, calls, inside, by_chance, note_code, note, error"
 )
 
 
@@ -57,7 +60,7 @@ def agree(_):
 
 
 def rows_of(run):
-    with Run(run) as opened:
+    with BatchRun(run) as opened:
         return list(opened.rows())
 
 
@@ -84,7 +87,7 @@ def assert_same_runs(one, other):
 def fill(run, job, *sources, pool=None, retry=0, **more):
     """Run a job into a folder."""
     opened = open_store(run, *sources)
-    pool = pool or Single(job, opened.agree)
+    pool = pool or InProcessPool(job, opened.check_model)
     try:
         run_batch(opened, pool, retry=retry, **more)
     finally:
@@ -124,17 +127,17 @@ def test_pictures_come_from_folders_patterns_lists_and_files(here):
 def test_a_coco_file_brings_boxes(here):
     found = find_inputs([str(write_coco(Path("shots"), 4))])
     assert found.categories == {"dark", "bright"}
-    assert found.items[2] == Item("shots/p02.png", ((0.0, 0.0, 5.0, 5.0, "Bright"),), (24, 24))
+    assert found.items[2] == InputItem("shots/p02.png", ((0.0, 0.0, 5.0, 5.0, "Bright"),), (24, 24))
 
 
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("x.json", "[1, 2]", "no COCO file"),
-        ("x.json", '{"images": [{"id": 1}]}', "no COCO file"),
-        ("x.json", "{", "no COCO file"),
-        ("x.json", '{"images": []}', "no images"),
-        ("x.txt", "", "no images"),
+        ("x.json", "[1, 2]", "is not a COCO file"),
+        ("x.json", '{"images": [{"id": 1}]}', "is not a COCO file"),
+        ("x.json", "{", "is not a COCO file"),
+        ("x.json", '{"images": []}', "has no images"),
+        ("x.txt", "", "has no images"),
         ("x.txt", b"\xff\xfe\xfa", "cannot be read"),
     ],
 )
@@ -168,8 +171,8 @@ def test_the_share_on_the_object_is_that_on_the_original(seed, high, wide):
     visible = rng.random((side, side)) < 0.3
     visible[0, 0] = True
     x, y, w, h = (int(n) * scale for n in rng.integers(0, 40, 4))
-    item = Item("x", ((x, y, w, h, "cat"),), (wide * scale, high * scale))
-    found = place(visible, frame, "cat", item, frozenset({"cat"}))
+    item = InputItem("x", ((x, y, w, h, "cat"),), (wide * scale, high * scale))
+    found = compare_with_boxes(visible, frame, "cat", item, frozenset({"cat"}))
     shown, truth = frame.to_original(visible), np.zeros(frame.original, bool)
     truth[y : y + h, x : x + w] = True
     assert found.inside == pytest.approx((shown & truth).sum() / shown.sum())
@@ -180,15 +183,19 @@ def test_the_share_on_the_object_is_that_on_the_original(seed, high, wide):
 def test_only_boxes_of_the_label_count_where_the_truth_knows_it():
     frame, visible = Frame.identity((10, 10)), np.zeros((10, 10), bool)
     visible[2:4, 2:4] = True
-    item = Item("x", ((2, 2, 1, 2, "cat"), (0, 0, 10, 10, "dog")))
-    assert place(visible, frame, "Cat", item, frozenset({"cat", "dog"})).inside == 0.5
-    assert place(visible, frame, "tabby", item, frozenset({"cat", "dog"})).inside == 1.0
-    assert place(visible, frame, "bird", item, frozenset({"cat", "bird"})).note == "the truth has no bird here"
-    assert place(visible, frame, "cat", Item("x"), frozenset()).inside is None
-    other = Item("x", item.boxes, (10, 20))
-    assert "10 x 20" in place(visible, frame, "cat", other, frozenset({"cat"})).note
-    assert place(np.ones(7, bool), Frame.identity((7,)), "cat", item, frozenset()).inside is None
-    assert inside_boxes([(0.0, 0.0, 0.4, 9, "")], frame).sum() == 0  # no pixel's centre is in it
+    item = InputItem("x", ((2, 2, 1, 2, "cat"), (0, 0, 10, 10, "dog")))
+    assert compare_with_boxes(visible, frame, "Cat", item, frozenset({"cat", "dog"})).inside == 0.5
+    assert compare_with_boxes(visible, frame, "tabby", item, frozenset({"cat", "dog"})).inside == 1.0
+    without = compare_with_boxes(visible, frame, "bird", item, frozenset({"cat", "bird"}))
+    assert (without.note_code, without.inside) == ("label_without_box", None)
+    assert without.note == "the ground truth has no box of bird in this image"
+    assert compare_with_boxes(visible, frame, "cat", InputItem("x"), frozenset()).inside is None
+    other = InputItem("x", item.boxes, (10, 20))
+    mismatch = compare_with_boxes(visible, frame, "cat", other, frozenset({"cat"}))
+    assert (mismatch.note_code, mismatch.inside) == ("size_mismatch", None)
+    assert "10 x 20" in mismatch.note
+    assert compare_with_boxes(np.ones(7, bool), Frame.identity((7,)), "cat", item, frozenset()).inside is None
+    assert box_mask([(0.0, 0.0, 0.4, 9, "")], frame).sum() == 0  # no pixel's centre is in it
 
 
 # The same as one by one
@@ -198,9 +205,9 @@ def test_only_boxes_of_the_label_count_where_the_truth_knows_it():
 def test_a_run_gives_what_explain_gives(tmp_path, width):
     path = write_scenes(3, 100, tmp_path / "scenes")
     request = Request(max_calls=80, seed=3)
-    job = becausal.batch.records.Job(model="bundled", request=request, categories=find_inputs([str(path)]).categories)
+    job = BatchJob(model="bundled", request=request, categories=find_inputs([str(path)]).categories)
     opened = open_store(tmp_path / "run", path)
-    run_batch(opened, Single(job, opened.agree, width=width))
+    run_batch(opened, InProcessPool(job, opened.check_model, width=width))
     opened.close()
     model = becausal.load_model("bundled")
     for row in rows_of(tmp_path / "run"):
@@ -222,11 +229,46 @@ def test_a_run_gives_what_explain_gives(tmp_path, width):
 def test_worker_processes_give_the_same_and_one_file_may_come_twice(here):
     Path("list.txt").write_text("".join(f"shots/p{k:02d}.png\n" for k in (0, 1, 2, 3, 1, 1, 4)))
     fill(here / "one", toy_job(), "list.txt")
-    fill(here / "two", toy_job(), "list.txt", pool=Processes(toy_job(), agree, workers=2, width=2))
+    fill(here / "two", toy_job(), "list.txt", pool=ProcessPool(toy_job(), agree, workers=2, width=2))
     assert_same_runs(here / "one", here / "two")
     rows = rows_of(here / "two")
     assert [row["state"] for row in rows] == ["done"] * 7
     assert rows[1]["sha256"] == rows[4]["sha256"] == rows[5]["sha256"]
+
+
+def test_answers_reach_their_tasks_in_any_order(here, monkeypatch):
+    """Also where a file comes twice, and one between them cannot be read."""
+    plain = work.explain_numbered
+    monkeypatch.setattr(work, "explain_numbered", lambda *args, **more: reversed(list(plain(*args, **more))))
+    write_pictures(Path("shots"), 3, {2: 201})
+    Path("shots/p01.png").write_bytes(b"")
+    paths = {k + 5: here / "shots" / name for k, name in enumerate(("p00.png", "p01.png", "p02.png", "p00.png", "p03.png"))}
+    tasks = [BatchTask(number, str(path), InputItem(path.name)) for number, path in paths.items()]
+    results = list(InProcessPool(toy_job("raises"), agree, width=3).results(tasks))
+    assert sorted(result.id for result in results) == list(paths)
+    assert [result.id for result in results if isinstance(result, TaskDone)] == [9, 8, 5]
+    for result in results:
+        path = paths[result.id]
+        if isinstance(result, TaskDone):
+            assert result.row["sha256"] == sha256(path.read_bytes()).hexdigest()
+            assert json.loads(result.files["explanation.json"])["origin"]["image"] == path.name
+    failed = {result.id: result.reason for result in results if isinstance(result, TaskFailed)}
+    assert failed == {6: "p01.png is empty: 0 bytes", 7: "the model failed: RuntimeError: this one I do not like"}
+
+
+def test_images_without_a_box_of_their_label_are_counted_by_code(here):
+    path = write_coco(Path("shots"), 4)
+    data = json.loads(path.read_text())
+    data["annotations"][1]["category_id"] = 1  # of the other label
+    data["images"][3]["width"] = 25
+    path.write_text(json.dumps(data))
+    run = fill(here / "run", toy_job(categories=find_inputs([str(path)]).categories), path)
+    assert [row["note_code"] for row in rows_of(run)] == [None, "label_without_box", None, "size_mismatch"]
+    with sqlite3.connect(run / "index.sqlite") as index:
+        index.execute("UPDATE images SET note = 'in other words' WHERE note IS NOT NULL")
+    with BatchRun(run) as opened:
+        overview = make_overview(opened)
+    assert (overview.judged, overview.wrong_count) == (2, 1)
 
 
 # What goes wrong
@@ -251,8 +293,7 @@ def test_a_bad_picture_is_a_failed_row_and_not_a_dead_run(troubled, capsys):
     rows = rows_of(troubled / "one")
     assert [row["state"] for row in rows] == ["done", "done", "failed", "failed", "done", "failed", "failed", "failed"]
     reasons = {row["id"]: row["error"] for row in rows if row["state"] == "failed"}
-    assert "this one I do not like" in reasons[2]
-    assert "this one I do not like" in reasons[5]
+    assert reasons[2] == reasons[5] == "the model failed: RuntimeError: this one I do not like"
     assert reasons[3].startswith("p03.png is no image")
     assert reasons[6] == "p06.png is empty: 0 bytes"
     assert reasons[7].startswith("p07.png cannot be decoded")
@@ -266,7 +307,7 @@ def test_a_bad_picture_is_a_failed_row_and_not_a_dead_run(troubled, capsys):
 def test_a_worker_that_dies_takes_one_picture_with_it(here):
     write_pictures(Path("shots"), 8, {3: 203})
     opened = open_store(here / "run", "shots")
-    run_batch(opened, Processes(toy_job("dies"), agree, workers=2, width=2))
+    run_batch(opened, ProcessPool(toy_job("dies"), agree, workers=2, width=2))
     assert opened.count() == {"waiting": 0, "done": 7, "failed": 1}
     opened.close()
     assert "worker process died, exit status -9" in rows_of(here / "run")[3]["error"]
@@ -275,14 +316,14 @@ def test_a_worker_that_dies_takes_one_picture_with_it(here):
 def test_what_a_dead_worker_held_is_done_again(here):
     fill(here / "calm", toy_job(), "shots")
     write_pictures(Path("shots"), 8, {3: 203})
-    fill(here / "run", toy_job("dies_once"), "shots", pool=Processes(toy_job("dies_once"), agree, workers=2, width=2))
+    fill(here / "run", toy_job("dies_once"), "shots", pool=ProcessPool(toy_job("dies_once"), agree, workers=2, width=2))
     rows = rows_of(here / "run")
     assert [row["state"] for row in rows] == ["done"] * 8
     assert Path("seen").exists()
 
 
 def test_a_fault_in_a_method_fails_the_picture_it_came_from(here, monkeypatch):
-    plain = work.explain_many
+    plain = work.explain_numbered
 
     def faulty(pictures, *args, **more):
         def checked():
@@ -293,9 +334,9 @@ def test_a_fault_in_a_method_fails_the_picture_it_came_from(here, monkeypatch):
 
         return plain(checked(), *args, **more)
 
-    monkeypatch.setattr(work, "explain_many", faulty)
+    monkeypatch.setattr(work, "explain_numbered", faulty)
     opened = open_store(here / "run", "shots")
-    run_batch(opened, Single(toy_job(), opened.agree, width=3))
+    run_batch(opened, InProcessPool(toy_job(), opened.check_model, width=3))
     opened.close()
     rows = rows_of(here / "run")
     assert [row["id"] for row in rows if row["state"] == "failed"] == [4]
@@ -314,10 +355,10 @@ def test_retry_tries_failures_again_those_of_earlier_starts_too(here):
 
 
 def test_a_model_that_breaks_on_everything_ends_the_run(here, capsys):
-    write_pictures(Path("shots"), STREAK + 20)
+    write_pictures(Path("shots"), MAX_MODEL_FAILURES + 20)
     assert main(["batch", "shots", "--model", "python:net.py:always_raises", "--out", "run"]) == 2
     said = capsys.readouterr().err
-    assert f"the model broke on {STREAK} images in a row" in said
+    assert f"the model failed on {MAX_MODEL_FAILURES} images in a row" in said
     assert "the accelerator has gone" in said
     assert len(said.splitlines()) == 1
     assert sum(row["state"] == "waiting" for row in rows_of(here / "run")) >= 10
@@ -325,7 +366,11 @@ def test_a_model_that_breaks_on_everything_ends_the_run(here, capsys):
 
 def test_a_worker_that_cannot_load_the_model_says_why(here):
     with pytest.raises(ModelError, match="has no function 'nothing'"):
-        list(Processes(toy_job("nothing"), agree, workers=2).answers([Task(0, "shots/p00.png", Item("shots/p00.png"))]))
+        list(
+            ProcessPool(toy_job("nothing"), agree, workers=2).results(
+                [BatchTask(0, "shots/p00.png", InputItem("shots/p00.png"))]
+            )
+        )
 
 
 def test_an_unknown_target_is_said_before_any_picture_is_failed_for_it(here, capsys):
@@ -341,7 +386,7 @@ def test_a_limit_is_lifted_by_a_later_start(here, capsys):
     assert batch("shots", "--out", "run", "--limit", "3") == 0
     assert [row["state"] for row in rows_of(here / "run")] == ["done"] * 3 + ["waiting"] * 5
     capsys.readouterr()
-    assert batch("shots", "--out", "run", "--workers", "2", "--json") == 0
+    assert batch("shots", "--out", "run", "--workers", "2", "--batch-size", "8", "--threads", "1", "--json") == 0
     assert json.loads(capsys.readouterr().out)["done"] == 8
     assert batch("shots", "--out", "calm") == 0
     assert_same_runs(here / "run", here / "calm")
@@ -354,7 +399,7 @@ def test_another_option_is_refused_with_what_differs(here, capsys):
     for more, said in (
         (["--seed", "4", "--max-calls", "90"], "max_calls was not given, now 90; seed was 0, now 4"),
         (["--fill", "black"], 'fills was ["grey"], now ["black"]'),
-        (["--pictures"], "images was false, now true"),
+        (["--render"], "render was false, now true"),
         (["--option", "coarse=2"], None),
     ):
         assert batch("shots", "--out", "run", *more) == 2
@@ -366,12 +411,37 @@ def test_another_option_is_refused_with_what_differs(here, capsys):
     assert same_rows(here / "run") == before
 
 
+def test_the_index_has_whole_records(here):
+    request = Request(seed=3, max_calls=60, fills=("black", "grey"), target="bright", options={"partitions": "4"})
+    loading = Loading(labels=("dark", "bright"), resize="24/24", batch_size=2, threads=1)
+    inputs = find_inputs(["shots"])
+    store.BatchStore(here / "run", inputs, settings_of(toy_job(request=request, loading=loading), inputs)).close()
+    with BatchRun(here / "run") as run:
+        assert Request.from_record(run.settings["request"]) == request
+        assert Loading.from_record(run.settings["loading"]) == replace(loading, batch_size=None, threads=None)
+        assert run.settings["working_directory"] == str(here)
+
+
+@pytest.mark.parametrize(("kind", "name"), [(kind, f.name) for kind in (Request, Loading) for f in fields(kind)])
+def test_every_option_is_compared_under_its_own_name(here, kind, name):
+    inputs, option = find_inputs(["shots"]), kind()
+    other = {"fills": ("other",), "endpoint": ("timeout=5",), "options": {"other": 1}}.get(name, "other")
+    object.__setattr__(option, name, other)
+    job = toy_job(**{kind.__name__.lower(): option})
+    changes = list_changes(by_option(settings_of(toy_job(), inputs)), by_option(settings_of(job, inputs)))
+    if name in ("batch_size", "threads"):  # answers do not depend on them
+        assert changes == []
+    else:
+        assert len(changes) == 1
+        assert changes[0].startswith(f"{name} was ")
+
+
 def test_other_pictures_are_refused(here, capsys):
     assert batch("shots", "--out", "run", "--limit", "1") == 0
     Image.fromarray(draw(9)).save("shots/p99.png")
     Path("shots/p07.png").unlink()
     assert batch("shots", "--out", "run") == 2
-    assert "1 new (as shots/p99.png) and 1 gone (as shots/p07.png)" in capsys.readouterr().err
+    assert "1 added (e.g. shots/p99.png) and 1 missing (e.g. shots/p07.png)" in capsys.readouterr().err
 
 
 def test_another_model_under_the_same_name_is_refused(here, capsys):
@@ -379,18 +449,18 @@ def test_another_model_under_the_same_name_is_refused(here, capsys):
     Path("net.py").write_text(MODEL.replace("** 2", "** 3"))
     assert batch("shots", "--out", "run") == 2
     error = capsys.readouterr().err
-    assert "not the model that run was begun with: model_sha256 was" in error
+    assert "not the model that run was started with: model_sha256 was" in error
     assert sum(row["state"] == "done" for row in rows_of(here / "run")) == 1
 
 
 def test_a_second_start_on_one_folder_is_refused(here, capsys):
     opened = open_store(here / "run", "shots")
     try:
-        with pytest.raises(OutputError, match=f"process {os.getpid()} is at work on"):
+        with pytest.raises(OutputError, match=f"is in use by process {os.getpid()}"):
             open_store(here / "run", "shots")
         assert batch("shots", "--out", "run") == 2
-        assert "is at work on run" in capsys.readouterr().err
-        with Run(here / "run") as reader:  # reading is allowed meanwhile
+        assert "run is in use by" in capsys.readouterr().err
+        with BatchRun(here / "run") as reader:  # reading is allowed meanwhile
             assert reader.count()["waiting"] == 8
     finally:
         opened.close()
@@ -415,24 +485,24 @@ def test_what_a_kill_left_half_made_is_removed_and_made_again(here):
     assert not (run / "unfinished" / "000005").exists()
     assert not folder_of(run, 2).exists()
     assert opened.count() == {"waiting": 2, "done": 6, "failed": 0}
-    run_batch(opened, Single(toy_job(), opened.agree))
+    run_batch(opened, InProcessPool(toy_job(), opened.check_model))
     opened.close()
     assert_same_runs(run, here / "calm")
 
 
 def test_a_result_is_kept_once(here):
     opened = open_store(here / "run", "shots")
-    results = list(Single(toy_job(), agree).answers(opened.tasks("waiting", limit=1)))
+    results = list(InProcessPool(toy_job(), agree).results(opened.tasks("waiting", limit=1)))
     opened.save(results[0])
     opened.save(results[0])
-    opened.fail(Failed(0, "too late"))
+    opened.fail(TaskFailed(0, "too late"))
     opened.close()
     row = rows_of(here / "run")[0]
     assert (row["state"], row["tries"], row["error"]) == ("done", 1, None)
 
 
 def test_a_full_disk_stops_the_run_and_keeps_what_is_done(here, monkeypatch, capsys):
-    plain, count = store._write, 0
+    plain, count = store._write_synced, 0
 
     def full(path, content):
         nonlocal count
@@ -442,12 +512,12 @@ def test_a_full_disk_stops_the_run_and_keeps_what_is_done(here, monkeypatch, cap
             raise OSError(28, "No space left on device")
         plain(path, content)
 
-    monkeypatch.setattr(store, "_write", full)
+    monkeypatch.setattr(store, "_write_synced", full)
     assert batch("shots", "--out", "run") == 2
     assert capsys.readouterr().err == "becausal: error: cannot write to run: No space left on device\n"
     assert [row["state"] for row in rows_of(here / "run")] == ["done"] * 3 + ["waiting"] * 5
     assert not list((here / "run" / "unfinished").iterdir())
-    monkeypatch.setattr(store, "_write", plain)
+    monkeypatch.setattr(store, "_write_synced", plain)
     assert batch("shots", "--out", "run") == 0
     assert batch("shots", "--out", "calm") == 0
     assert_same_runs(here / "run", here / "calm")
@@ -558,7 +628,7 @@ def test_an_interrupt_finishes_what_is_under_way(here, number, more):
     os.killpg(process.pid, number)
     said = process.communicate()[1]
     assert process.returncode == 130
-    assert "finishing the images under way" in said
+    assert "finishing the images in progress" in said
     assert len(said.splitlines()) == 1
     rows = rows_of(here / "run")
     assert 1 <= sum(row["state"] == "done" for row in rows) < 14
@@ -579,11 +649,13 @@ def test_pools_take_no_more_than_they_need(here, kind):
         for k in range(40):
             taken += 1
             most = max(most, taken - answered)
-            yield Task(k, str(here / f"shots/p{k:02d}.png"), Item(f"p{k:02d}.png"))
+            yield BatchTask(k, str(here / f"shots/p{k:02d}.png"), InputItem(f"p{k:02d}.png"))
 
-    pool = Single(toy_job(), agree, width=2) if kind == "single" else Processes(toy_job(), agree, workers=2, width=2)
-    for result in pool.answers(tasks()):
-        assert isinstance(result, Done)
+    pool = (
+        InProcessPool(toy_job(), agree, width=2) if kind == "single" else ProcessPool(toy_job(), agree, workers=2, width=2)
+    )
+    for result in pool.results(tasks()):
+        assert isinstance(result, TaskDone)
         answered += 1
     assert answered == 40
     assert most <= 11
@@ -591,10 +663,10 @@ def test_pools_take_no_more_than_they_need(here, kind):
 
 def test_every_worker_must_have_the_same_model(here):
     opened = open_store(here / "run", "shots")
-    opened.agree(Hello({"model_sha256": "a" * 64}))
-    opened.agree(Hello({"model_sha256": "a" * 64}))
+    opened.check_model(WorkerReady({"model_sha256": "a" * 64}))
+    opened.check_model(WorkerReady({"model_sha256": "a" * 64}))
     with pytest.raises(InputError, match="model_sha256 was aaaa"):
-        opened.agree(Hello({"model_sha256": "b" * 64}))
+        opened.check_model(WorkerReady({"model_sha256": "b" * 64}))
     opened.close()
 
 
@@ -605,15 +677,15 @@ def test_lost_pictures_are_tried_alone_before_they_are_blamed(here):
         def __init__(self):
             self.asked = []
 
-        def answers(self, tasks, *, alone=False):
+        def results(self, tasks, *, one_at_a_time=False):
             for task in tasks:
-                self.asked.append((task.id, alone))
-                if not alone:
-                    yield Lost(task.id, "gone")
+                self.asked.append((task.id, one_at_a_time))
+                if not one_at_a_time:
+                    yield TaskLost(task.id, "gone")
                 elif task.id == 2:
-                    yield Failed(task.id, "gone, with this image alone")
+                    yield TaskFailed(task.id, "gone, with this image alone")
                 else:
-                    yield from Single(toy_job(), agree).answers([task])
+                    yield from InProcessPool(toy_job(), agree).results([task])
 
     opened = open_store(here / "run", "shots")
     flaky = Flaky()
@@ -625,43 +697,43 @@ def test_lost_pictures_are_tried_alone_before_they_are_blamed(here):
 
 def test_the_streak_is_broken_by_a_success(here):
     class Breaking:
-        def answers(self, tasks, *, alone=False):
+        def results(self, tasks, *, one_at_a_time=False):
             for task in tasks:
-                yield Failed(task.id, "broke", is_model=task.id % STREAK != 7)
+                yield TaskFailed(task.id, "broke", is_model=task.id % MAX_MODEL_FAILURES != 7)
 
-    write_pictures(Path("shots"), 2 * STREAK)
+    write_pictures(Path("shots"), 2 * MAX_MODEL_FAILURES)
     opened = open_store(here / "run", "shots")
     run_batch(opened, Breaking())
-    assert opened.count()["failed"] == 2 * STREAK
+    assert opened.count()["failed"] == 2 * MAX_MODEL_FAILURES
     opened.close()
 
     class Broken:
-        def answers(self, tasks, *, alone=False):
+        def results(self, tasks, *, one_at_a_time=False):
             for task in tasks:
-                yield Failed(task.id, "broke", is_model=True)
+                yield TaskFailed(task.id, "broke", is_model=True)
 
     opened = open_store(here / "other", "shots")
     with pytest.raises(AnswerError, match="--retry 1"):
         run_batch(opened, Broken())
-    assert opened.count()["failed"] == STREAK
+    assert opened.count()["failed"] == MAX_MODEL_FAILURES
     opened.close()
 
 
 def test_pace_says_rate_and_time_left():
     now = 0.0
-    pace = Pace(1000, 100, clock=lambda: now)
-    assert say_pace(pace) == "100 of 1,000"
+    pace = ProgressMeter(1000, 100, clock=lambda: now)
+    assert format_progress(pace) == "100 of 1,000"
     for _ in range(50):
         now += 0.5
         pace.step()
     assert pace.rate == pytest.approx(2.0)
-    assert say_pace(pace) == "150 of 1,000, 2.0 pictures/s, 7 min left"
+    assert format_progress(pace) == "150 of 1,000, 2.0 images/s, 7 min left"
     for _ in range(100):  # slower: the old rate is forgotten
         now += 4.0
         pace.step()
     assert pace.rate == pytest.approx(0.25, rel=0.05)
-    assert "pictures/min" in say_pace(pace)
-    assert [say_duration(s) for s in (3, 125, 3 * 3600 + 300, 52 * 3600)] == ["3 s", "2 min", "3 h 05 min", "2 d 4 h"]
+    assert "images/min" in format_progress(pace)
+    assert [format_duration(s) for s in (3, 125, 3 * 3600 + 300, 52 * 3600)] == ["3 s", "2 min", "3 h 05 min", "2 d 4 h"]
 
 
 @pytest.mark.parametrize(
@@ -685,7 +757,7 @@ def test_bad_options_give_one_line(here, more, capsys):
 
 def test_no_header_gets_into_the_index(here):
     job = toy_job(loading=Loading(endpoint=("header=Authorization: Bearer SECRET", "timeout=5")))
-    assert settings_of(job, find_inputs(["shots"]))["endpoint"] == ["timeout=5"]
+    assert settings_of(job, find_inputs(["shots"]))["loading"] == {"endpoint": ["timeout=5"]}
 
 
 def test_verify_reads_what_a_run_wrote(here, capsys):
@@ -695,10 +767,10 @@ def test_verify_reads_what_a_run_wrote(here, capsys):
 
 
 def test_workers_report_what_is_wrong_before_they_start(here, monkeypatch):
-    monkeypatch.setattr(local, "STARTS", 2)
+    monkeypatch.setattr(local, "MAX_START_CRASHES", 2)
     monkeypatch.setattr(local, "serve", _die)
     with pytest.raises(ModelError, match="before it had loaded the model"):
-        list(Processes(toy_job(), agree, workers=1).answers([Task(0, "shots/p00.png", Item("shots/p00.png"))]))
+        list(ProcessPool(toy_job(), agree, workers=1).results([BatchTask(0, "shots/p00.png", InputItem("shots/p00.png"))]))
 
 
 def _die(*_):

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("ray")
 
 from batch_toys import MODEL, open_store, toy_job, write_pictures
-from becausal.batch.records import Lost
+from becausal.batch.records import TaskLost
 from becausal.batch.run import run_batch
 from test_batch import assert_same_runs, fill, rows_of
 
@@ -39,9 +39,9 @@ def test_a_node_dies_and_its_pictures_are_done_elsewhere(here):
     class Watched:
         """The pool, what is lost in it written down."""
 
-        def answers(self, tasks, *, alone=False):
-            for result in pool.answers(tasks, alone=alone):
-                lost.extend([result.id] if isinstance(result, Lost) else [])
+        def results(self, tasks, *, one_at_a_time=False):
+            for result in pool.results(tasks, one_at_a_time=one_at_a_time):
+                lost.extend([result.id] if isinstance(result, TaskLost) else [])
                 yield result
 
     def kill_a_node(_):
@@ -55,7 +55,7 @@ def test_a_node_dies_and_its_pictures_are_done_elsewhere(here):
         pool = RayPool(toy_job("slow"), ready.append, address=cluster.address)
         assert ray.cluster_resources()["CPU"] == 2
         opened = open_store(here / "run", "shots")
-        run_batch(opened, Watched(), watch=kill_a_node)
+        run_batch(opened, Watched(), on_event=kill_a_node)
         opened.close()
         assert ready[2] == "killed"
         assert sum(n["Alive"] for n in ray.nodes()) == 1
@@ -72,9 +72,9 @@ LOCAL = """
 import os, subprocess, sys
 from pathlib import Path
 from becausal.batch.ray import RayPool
-from becausal.batch.records import Item, Job, Lost, Task
+from becausal.batch.records import InputItem, BatchJob, TaskLost, BatchTask
 
-job = Job(model="python:net.py:dies", folder=os.getcwd())
+job = BatchJob(model="python:net.py:dies", folder=os.getcwd())
 pool = RayPool(job, print, address="local", workers=2)
 
 def listeners():
@@ -100,16 +100,16 @@ def listeners():
                 found.add(parts[1].split(":")[0])
     return found
 
-tasks = [Task(k, os.path.abspath(f"shots/p{k:02d}.png"), Item("x")) for k in range(6)]
-results = {r.id: r for r in pool.answers(tasks)}
-again = {r.id: r for r in pool.answers([tasks[k] for k in results if isinstance(results[k], Lost)], alone=True)}
+tasks = [BatchTask(k, os.path.abspath(f"shots/p{k:02d}.png"), InputItem("x")) for k in range(6)]
+results = {r.id: r for r in pool.results(tasks)}
+again = {r.id: r for r in pool.results([tasks[k] for k in results if isinstance(results[k], TaskLost)], one_at_a_time=True)}
 results |= again
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 found = listeners()
 assert found and found <= LOOPBACK, found
 assert os.environ.get("RAY_AUTH_MODE", "token") == "token", os.environ.get("RAY_AUTH_MODE")
 kinds = {k: type(r).__name__ for k, r in sorted(results.items())}
-assert kinds == {k: "Failed" if k == 3 else "Done" for k in range(6)}, kinds
+assert kinds == {k: "TaskFailed" if k == 3 else "TaskDone" for k in range(6)}, kinds
 assert "with this image alone" in results[3].reason, results[3].reason
 pool.close()
 print("all well")

@@ -1,4 +1,4 @@
-"""What is made of a run: the page, the exports, and the difference between two runs."""
+"""Results of a run: the page, the exports, and the comparison of two runs."""
 
 import csv
 import json
@@ -17,7 +17,7 @@ from PIL import Image
 from batch_toys import MODEL, draw, write_coco, write_pictures
 from becausal.batch.differences import match_rows
 from becausal.batch.overview import histogram, make_overview, take_evenly
-from becausal.batch.reading import Run
+from becausal.batch.reading import BatchRun
 from becausal.batch.store import folder_of
 from becausal.interfaces.cli.app import main
 from becausal.scenes import decode_mask
@@ -27,7 +27,7 @@ NASTY = 'a<script>alert("1")</script>&.png'
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Two runs on twelve images: boxes, a bad image, and a name that wants to be a script."""
+    """Two runs on twelve images with boxes, an unreadable file, and a file name that contains a script."""
     folder = tmp_path_factory.mktemp("runs")
     (folder / "net.py").write_text(MODEL)
     (folder / "other.py").write_text(MODEL.replace("[:, 8:16, 8:16]", "[:, 8:16, 10:16]"))
@@ -56,8 +56,8 @@ def test_the_page_needs_nothing_and_escapes_everything(page):
     scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     assert len(scripts) == 1
     assert b64encode(sha256(scripts[0].encode()).digest()).decode() in policy
-    assert "alert(" not in page.replace(scripts[0], "").replace('\\u003cscript>alert(\\"1', "").replace(
-        "&lt;script&gt;alert(&quot;1", ""
+    assert "alert(" not in page.replace(scripts[0], "").replace('\\u003cscript\\u003ealert(\\"1', "").replace(
+        "&lt;script&gt;alert(&#34;1", ""
     )
     assert not re.search(r"(src|href)=[\"']?https?:", page)
 
@@ -72,15 +72,16 @@ def test_the_page_has_every_picture_in_its_table(page, place):
 
 
 def test_the_page_finds_explanations_outside_of_their_object(page, place):
-    with Run(place / "one") as run:
+    with BatchRun(place / "one") as run:
         overview = make_overview(run)
         rows = {row["id"]: row for row in run.rows()}
     assert {row["id"] for row in overview.outside} == {2, 8, 11}
     assert (overview.judged, overview.outside_count) == (10, 3)
     assert "the boxes are for an image of 24 x 24" in rows[7]["note"]
     assert "3 of 10 explanations" in page
-    assert (f"{overview.cut_short:,} searches were cut short" in page) == (overview.cut_short > 0)
-    assert "lie outside of the object" in page
+    assert (f"{overview.cut_short:,} searches stopped early" in page) == (overview.cut_short > 0)
+    assert "lie outside the object" in page
+    assert "Smallest explanations" not in page  # fewer than 16 images: they would be among the largest as well
     assert overview.mean_by_chance == pytest.approx((7 * 100 + 3 * 25) / 576 / 10)
 
 
@@ -90,6 +91,7 @@ def test_the_page_of_a_run_without_truth_speaks_of_none(place, tmp_path, monkeyp
     assert main(["report", str(tmp_path / "run")]) == 0
     page = (tmp_path / "run" / "report.html").read_text()
     assert "<em>1</em> image explained" in page
+    assert '<th scope="row">seed</th><td>0</td>' in page
     assert "on the object" not in page.split("<script>")[0].split("</style>")[1]
 
 
@@ -97,25 +99,25 @@ def test_thumbnails_show_the_explanation(place, page):
     source = re.search(r'src="data:image/jpeg;base64,([^"]+)" alt="p02.png', page)[1]
     image = np.asarray(Image.open(BytesIO(b64decode(source))), float)
     assert image.shape == (144, 144, 3)
-    with Run(place / "one") as run:
+    with BatchRun(place / "one") as run:
         visible = run.load(2).visible
     big = visible.repeat(6, axis=0).repeat(6, axis=1)
     assert image[big].mean() > 1.5 * image[~big].mean()
 
 
 def test_one_picture_is_drawn_on_demand(place, capsys):
-    assert main(["report", str(place / "one"), "--picture", "p01.png"]) == 0
+    assert main(["report", str(place / "one"), "--image", "p01.png"]) == 0
     names = sorted(p.name for p in folder_of(place / "one", 1).iterdir())
     assert names == ["arrays.npz", "explanation.json", "explanation.png", "heatmap.png", "report.html"]
-    assert main(["report", str(place / "one"), "--picture", "5"]) == 2
-    assert main(["report", str(place / "one"), "--picture", "nothing.png"]) == 2
+    assert main(["report", str(place / "one"), "--image", "5"]) == 2
+    assert main(["report", str(place / "one"), "--image", "nothing.png"]) == 2
     assert [len(line) > 0 for line in capsys.readouterr().err.splitlines()] == [True, True]
 
 
 def test_a_run_may_draw_everything_at_once(place, tmp_path, monkeypatch):
     monkeypatch.chdir(place)
     words = ["batch", "shots/p00.png", "shots/p01.png", "--model", "python:net.py:predict", "--out", str(tmp_path / "run")]
-    assert main([*words, "--pictures"]) == 0
+    assert main([*words, "--render"]) == 0
     assert (folder_of(tmp_path / "run", 1) / "report.html").is_file()
     assert main(["report", str(tmp_path / "run")]) == 0
     assert '"folder":"explanations"' in (tmp_path / "run" / "report.html").read_text()
@@ -124,7 +126,7 @@ def test_a_run_may_draw_everything_at_once(place, tmp_path, monkeypatch):
 @pytest.mark.parametrize("words", [["report", "nowhere"], ["export", "nowhere"], ["diff", "nowhere", "nowhere"]])
 def test_what_is_no_run_is_refused(words, capsys):
     assert main(words) == 2
-    assert "no run folder" in capsys.readouterr().err
+    assert "not a run folder" in capsys.readouterr().err
 
 
 def test_an_index_of_another_version_is_refused(tmp_path, capsys):
@@ -138,7 +140,7 @@ def test_csv_has_every_row(place, tmp_path):
     assert main(["export", str(place / "one"), "--out", str(tmp_path / "r.csv")]) == 0
     with (tmp_path / "r.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    with Run(place / "one") as run:
+    with BatchRun(place / "one") as run:
         assert [row["image"] for row in rows] == [row["image"] for row in run.rows()]
     assert (rows[5]["state"], rows[5]["label"]) == ("failed", "")
     assert float(rows[0]["size"]) > 0
@@ -155,7 +157,7 @@ def test_parquet_has_types(place, tmp_path):
         "double",
         "int64",
     ]
-    with Run(place / "one") as run:
+    with BatchRun(place / "one") as run:
         assert table.column("size").to_pylist() == [row["size"] for row in run.rows()]
 
 
@@ -165,7 +167,7 @@ def test_coco_has_the_explanations_on_the_originals(place, tmp_path):
     assert len(data["annotations"]) == len(data["images"]) == 11
     sizes = {image["id"]: (image["height"], image["width"]) for image in data["images"]}
     assert sizes[7] == (48, 72)
-    with Run(place / "one") as run:
+    with BatchRun(place / "one") as run:
         for mark in data["annotations"]:
             visible, frame = run.load_visible(mark["image_id"])
             shown = frame.to_original(visible)
@@ -190,13 +192,13 @@ def test_diff_says_what_changed(place, tmp_path, capsys):
     assert found["failed"] == [1, 1]
     assert any(change.startswith("model was") for change in found["changes"])
     assert any(change.startswith("model_sha256 was") for change in found["changes"])
-    with Run(place / "one") as one, Run(place / "two") as two:
+    with BatchRun(place / "one") as one, BatchRun(place / "two") as two:
         for each in found["pictures"]:
             (a, here), (b, there) = one.load_visible(each["ids"][0]), two.load_visible(each["ids"][1])
             assert here == there
             assert each["overlap"] == pytest.approx((a & b).sum() / (a | b).sum())
     page = (tmp_path / "d.html").read_text()
-    assert "<em>0</em> of 11 images have another label" in page
+    assert "<em>0</em> of 11 images changed label" in page
     assert "<script" not in page
     assert main(["diff", str(place / "one"), str(place / "one")]) == 0
     assert "100 % in the median" in capsys.readouterr().out

@@ -5,10 +5,8 @@ import json
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +14,10 @@ import pytest
 from PIL import Image
 
 import becausal
+from becausal import Request
 from becausal.bench import BENCHES, load_bench, run
-from becausal.bench.runs import Store, read_table, table_text
-from becausal.core.errors import BecausalError, OptionError, OutputError
+from becausal.bench.storage import read_table, table_text
+from becausal.core.errors import BecausalError, OptionError
 from becausal.interfaces.cli.app import main
 
 ROOT = Path(becausal.__file__).parent.parent
@@ -92,7 +91,7 @@ def test_a_bench_needs_only_the_package(name, tmp_path, monkeypatch):
     monkeypatch.setattr("becausal.bench.convergence.PARTITIONS", (1, 2))
     done = run(name, "bundled", out=tmp_path / "run", **SMALL[name])
     found = rows_of(tmp_path / "run")
-    assert len(found) == len(done.pool.samples) * len(done.bench.arms(done.settings))
+    assert len(found) == len(done.selection.samples) * len(done.bench.arms(done.settings))
     assert COLUMNS[name] <= set(found[0])
     assert not [key for key in found[0] if key.startswith("_")]
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -119,7 +118,7 @@ def test_every_bench_is_tried_here_or_needs_data():
 
 def test_photobombing_reads_the_published_layout(bombed, tmp_path):
     done = run("photobombing", bright, data=bombed, methods="causal,rise:masks=100,random", out=tmp_path / "run")
-    assert dict(done.pool.left_out) == {"occluder under 50 pixels": 1}
+    assert dict(done.selection.left_out) == {"occluder under 50 pixels": 1}
     found = rows_of(tmp_path / "run")
     assert {row["name"] for row in found} == {f"{n}.png" for n in range(1, 6)}
     for row in found:
@@ -132,116 +131,8 @@ def test_photobombing_reads_the_published_layout(bombed, tmp_path):
     size = {line[0]: line[2].mean for line in table.rows}
     assert size["causal"] < size["random"]
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
-    assert "Where causal does best" in page
+    assert "Best images for causal" in page
     assert "occluder under 50 pixels" in page
-
-
-# ------------------------------------------------------------------ killed and resumed
-
-
-def test_a_run_cut_anywhere_ends_with_the_same_table(bombed, tmp_path):
-    given = {"data": bombed, "methods": QUICK, "width": 2}
-    whole = tmp_path / "whole"
-    run("photobombing", bright, out=whole, **given)
-    lines = (whole / "rows.jsonl").read_bytes()
-    for cut in (0, len(lines) // 3, len(lines) - 3):
-        part = tmp_path / f"part{cut}"
-        part.mkdir()
-        shutil.copy(whole / "settings.json", part)
-        (part / "rows.jsonl").write_bytes(lines[:cut])
-        run("photobombing", bright, out=part, resume=True, data=bombed, methods=QUICK, width=1)
-        for name in ("results.csv", "summary.json", "report.html", "size.png", "size.svg"):
-            assert (part / name).read_bytes() == (whole / name).read_bytes(), (cut, name)
-
-
-def test_the_table_does_not_depend_on_width(bombed, tmp_path):
-    for width in (1, 4):
-        run("photobombing", bright, data=bombed, methods="causal,sbfl:mutants=60", out=tmp_path / str(width), width=width)
-    assert (tmp_path / "1" / "results.csv").read_bytes() == (tmp_path / "4" / "results.csv").read_bytes()
-
-
-def test_a_process_that_is_killed_goes_on(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "becausal",
-        "bench",
-        "scenes",
-        "--model",
-        "bundled",
-        "--methods",
-        "rise:masks=100,random",
-    ]
-    command += ["--limit", "4"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    killed = subprocess.Popen([*command, "--out", str(tmp_path / "a")], env=environment, stdout=subprocess.DEVNULL)
-    rows = tmp_path / "a" / "rows.jsonl"
-    for _ in range(1200):
-        if killed.poll() is not None or (rows.exists() and rows.read_bytes().count(b"\n") >= 3):
-            break
-        time.sleep(0.05)
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
-    before = rows.read_bytes()
-    assert main([*command[3:], "--out", str(tmp_path / "a"), "--resume"]) == 0
-    assert rows.read_bytes().startswith(before[: before.rfind(b"\n") + 1])
-    assert main([*command[3:], "--out", str(tmp_path / "b")]) == 0
-    assert (tmp_path / "a" / "results.csv").read_bytes() == (tmp_path / "b" / "results.csv").read_bytes()
-
-
-def test_an_interrupt_keeps_what_was_found(bombed, tmp_path, monkeypatch, capsys):
-    calls = 0
-
-    def stops(batch):
-        nonlocal calls
-        calls += 1
-        if calls == 25:
-            raise KeyboardInterrupt
-        return bright(batch)
-
-    with pytest.raises(KeyboardInterrupt):
-        run("photobombing", stops, data=bombed, methods="rise:masks=60", out=tmp_path / "run")
-    kept = (tmp_path / "run" / "rows.jsonl").read_text().splitlines()
-    assert not any('"interrupt"' in line for line in kept)
-    assert not (tmp_path / "run" / "results.csv").exists()
-    run("photobombing", stops, data=bombed, methods="rise:masks=60", out=tmp_path / "run", resume=True)
-    run("photobombing", bright, data=bombed, methods="rise:masks=60", out=tmp_path / "other")
-    assert (tmp_path / "run" / "results.csv").read_bytes() == (tmp_path / "other" / "results.csv").read_bytes()
-
-
-def test_changed_settings_or_pictures_are_refused(bombed, tmp_path):
-    folder = tmp_path / "data"
-    shutil.copytree(bombed, folder)
-    given = {"data": folder, "methods": "random", "out": tmp_path / "run"}
-    run("photobombing", bright, **given)
-    with pytest.raises(OptionError, match="say --resume"):
-        run("photobombing", bright, **given)
-    with pytest.raises(OptionError, match="seed: 0 then, 1 now"):
-        run("photobombing", bright, seed=1, resume=True, **given)
-    (folder / "photobombing_imgs" / "3.png").unlink()
-    with pytest.raises(OptionError, match="not those the run was begun with"):
-        run("photobombing", bright, resume=True, **given)
-
-
-def test_a_folder_with_something_else_is_not_touched(bombed, tmp_path):
-    (tmp_path / "mine.txt").write_text("precious")
-    with pytest.raises(OptionError, match="not empty"):
-        run("photobombing", bright, data=bombed, methods="random", out=tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-
-
-def test_a_store_drops_a_torn_line_and_refuses_a_broken_one(tmp_path):
-    with Store.begin(tmp_path / "s", {"a": 1}, resume=False) as store:
-        store.append({"name": "x", "value": 0.5})
-    path = tmp_path / "s" / "rows.jsonl"
-    path.write_bytes(path.read_bytes() + b'{"name": "y", "val')
-    with Store.begin(tmp_path / "s", {"a": 1}, resume=True) as store:
-        assert store.rows == [{"name": "x", "value": 0.5}]
-        store.append({"name": "z"})
-    assert path.read_text() == '{"name": "x", "value": 0.5}\n{"name": "z"}\n'
-    path.write_text('{"name": \n{"name": "z"}\n')
-    with pytest.raises(OutputError, match="cannot be read"):
-        Store.begin(tmp_path / "s", {"a": 1}, resume=True)
 
 
 # ------------------------------------------------------------------ methods and failures
@@ -257,8 +148,10 @@ def test_a_method_the_model_cannot_run_is_left_out_with_the_reason(bombed, tmp_p
 
 
 def test_a_picture_without_an_answer_has_a_row_that_says_why(bombed, tmp_path):
-    done = run("photobombing", bright, data=bombed, methods="random", fill="white", out=tmp_path / "run")
-    assert done.failures == {"random": {"the empty image has the label already": 5}}
+    done = run(
+        "photobombing", bright, data=bombed, methods="random", request=Request(fills=("white",)), out=tmp_path / "run"
+    )
+    assert done.failures == {"random": {"the fully masked image already has the label": 5}}
     assert all(row["error"].startswith("FillError") for row in rows_of(tmp_path / "run"))
 
 
@@ -267,7 +160,7 @@ def test_a_broken_picture_is_left_out_and_counted(bombed, tmp_path):
     shutil.copytree(bombed, folder)
     (folder / "photobombing_imgs" / "4.png").write_bytes(b"no image")
     done = run("photobombing", bright, data=folder, methods="random", out=tmp_path / "run")
-    assert done.pool.left_out["cannot be read: ImageError"] == 1
+    assert done.selection.left_out["cannot be read: ImageError"] == 1
 
 
 def test_methods_take_options(bombed, tmp_path):
@@ -279,7 +172,7 @@ def test_methods_take_options(bombed, tmp_path):
 
 def test_grain_minimises_all_alike(bombed, tmp_path):
     plain = run("photobombing", bright, data=bombed, methods="random", out=tmp_path / "a")
-    fine = run("photobombing", bright, data=bombed, methods="random", grain=2, out=tmp_path / "b")
+    fine = run("photobombing", bright, data=bombed, methods="random", request=Request(grain=2), out=tmp_path / "b")
     assert all(row["minimal"] is None for row in plain.rows)
     assert all(row["minimal"] == 2 for row in fine.rows)
     assert sum(row["size"] for row in fine.rows) < sum(row["size"] for row in plain.rows)
@@ -335,7 +228,7 @@ def test_the_command_line_prints_the_table_or_json(tmp_path, capsys):
 
 def test_any_folder_of_pictures_will_do(photos, tmp_path):
     done = run("occlusion", bright, data=photos, methods="causal,random", limit=3, out=tmp_path / "run")
-    assert [sample.name for sample in done.pool.samples] == ["0.png", "2.png", "5.png"]
+    assert [sample.name for sample in done.selection.samples] == ["0.png", "2.png", "5.png"]
     assert all(row["right_50"] in (0, 1) for row in done.rows)
 
 

@@ -1,22 +1,18 @@
 """Sets of images: the published layouts read, sets made and read back, sets fetched from a server, and no server."""
 
 import json
-import threading
-from functools import partial
-from hashlib import sha256
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from becausal.bench import fetching, run
-from becausal.bench.datasets import occluder_pixels, read_photobombs, read_roaming, read_set
-from becausal.bench.fetching import Published, get_set, tree_hash
+from becausal import Request
+from becausal.bench import run
+from becausal.bench.datasets import occluder_pixels, read_dataset, read_photobombs, read_roaming
 from becausal.bench.planting import Planting, make_photobombs, make_roaming
 from becausal.bench.shapes import bounds, draw_shape, draw_texture, paste
-from becausal.core.errors import BecausalError, NetworkError, OptionError, OutputError
+from becausal.core.errors import BecausalError, OptionError, OutputError
 from becausal.interfaces.cli.app import main
 from becausal.models import as_classifier
 
@@ -59,7 +55,7 @@ def test_published_shapes_are_where_their_pixels_are():
     assert bounds(disk) == (7, 8, 18, 19)
     assert disk.sum() == pytest.approx(np.pi * 25, rel=0.06)
     assert not occluder_pixels(5, 5, 5, 5, "rectangle", (20, 20)).any()
-    with pytest.raises(OptionError, match="neither"):
+    with pytest.raises(OptionError, match="unknown occluder shape"):
         occluder_pixels(1, 1, 2, 2, "star")
 
 
@@ -70,10 +66,10 @@ def test_a_published_line_gives_occluder_object_and_label(tmp_path):
     (tmp_path / "photobombing_groundtruth.txt").write_text(lines + lines.replace("0.JPEG", "absent.JPEG"))
     (sample,) = read_photobombs(tmp_path)
     assert (sample.name, sample.label, sample.facts["shape"]) == ("0.JPEG", 480, "rectangle")
-    truths = sample.read().truths
-    assert bounds(truths["occluder"]) == (38, 67, 106, 101)
-    assert bounds(truths["object"]) == (23, 38, 164, 106)
-    assert not (truths["object"] & truths["occluder"]).any()
+    masks = sample.read().masks
+    assert bounds(masks["occluder"]) == (38, 67, 106, 101)
+    assert bounds(masks["object"]) == (23, 38, 164, 106)
+    assert not (masks["object"] & masks["occluder"]).any()
 
 
 def test_a_roaming_list_gives_the_object(tmp_path):
@@ -82,7 +78,7 @@ def test_a_roaming_list_gives_the_object(tmp_path):
     (tmp_path / "list.csv").write_text("0.JPEG 26 44 90 142\n")
     (sample,) = read_roaming(tmp_path)
     assert sample.label == 387
-    assert sample.read().truths["object"].sum() == 64 * 98
+    assert sample.read().masks["object"].sum() == 64 * 98
 
 
 @pytest.mark.parametrize(
@@ -96,12 +92,12 @@ def test_a_list_that_cannot_be_read_says_so(file, text, said, tmp_path):
     (tmp_path / "pictures").mkdir()
     (tmp_path / file).write_text(text)
     with pytest.raises(OptionError, match=said):
-        read_set(tmp_path)
+        read_dataset(tmp_path)
 
 
 def test_a_folder_without_pictures_says_so(tmp_path):
     with pytest.raises(OptionError, match="no images"):
-        read_set(tmp_path)
+        read_dataset(tmp_path)
 
 
 # ------------------------------------------------------------------ sets of one's own
@@ -125,13 +121,13 @@ def test_made_photobombs_are_read_back_pixel_by_pixel(photos, classifier, tmp_pa
     made = make_photobombs(photos, classifier, tmp_path / "set", Planting(seed=3, paint="#010203", area=(0.05, 0.1)))
     assert made.count == 8
     assert dict(made.left_out) == {"the image cannot be read": 1}
-    samples = read_set(tmp_path / "set")
+    samples = read_dataset(tmp_path / "set")
     assert len(samples) == 8
     sources = json.loads((tmp_path / "set" / "dataset.json").read_text())["sources"]
     for sample in samples:
         seen = sample.read()
         before = np.asarray(Image.open(photos / sources[sample.name]))
-        occluder = seen.truths["occluder"]
+        occluder = seen.masks["occluder"]
         assert (seen.pixels[occluder] == (1, 2, 3)).all()
         assert (seen.pixels[~occluder] == before[~occluder]).all()
         assert 0.04 <= occluder.mean() <= 0.12
@@ -163,12 +159,12 @@ def test_the_photobomber_lies_on_the_object_where_boxes_are_given(photos, classi
     boxes = tmp_path / "boxes.csv"
     boxes.write_text("".join(f"p{n}.png 5 5 30 30\n" for n in range(8)))
     make_photobombs(photos, classifier, tmp_path / "set", Planting(area=(0.02, 0.03)), boxes=boxes)
-    for sample in read_set(tmp_path / "set"):
-        truths = sample.read().truths
-        middle = np.argwhere(truths["occluder"]).mean(axis=0)
+    for sample in read_dataset(tmp_path / "set"):
+        masks = sample.read().masks
+        middle = np.argwhere(masks["occluder"]).mean(axis=0)
         assert (middle > 2).all()
         assert (middle < 33).all()
-        assert truths["object"].any()
+        assert masks["object"].any()
     boxes.write_text("p0.png 1 2 three 4\n")
     with pytest.raises(OptionError, match="name x0 y0 x1 y1"):
         make_photobombs(photos, classifier, tmp_path / "other", Planting(), boxes=boxes)
@@ -182,16 +178,16 @@ def test_cutouts_keep_their_own_outline(photos, classifier, tmp_path):
     Image.fromarray(star).save(tmp_path / "cut" / "star.png")
     planting = Planting(paint="cutout", area=(0.05, 0.08))
     make_photobombs(photos, classifier, tmp_path / "set", planting, cutouts=tmp_path / "cut")
-    samples = read_set(tmp_path / "set")
+    samples = read_dataset(tmp_path / "set")
     assert {sample.facts["shape"] for sample in samples} == {"cutout"}
     for sample in samples:
         seen = sample.read()
-        occluder = seen.truths["occluder"]
+        occluder = seen.masks["occluder"]
         r0, c0, r1, c1 = bounds(occluder)
         assert 0.2 < occluder.sum() / ((r1 - r0) * (c1 - c0)) < 0.65  # a cross leaves its corners free
         assert (seen.pixels[occluder][:, 2] == 250).all()
     make_photobombs(photos, classifier, tmp_path / "own", planting)
-    assert {sample.facts["shape"] for sample in read_set(tmp_path / "own")} <= {"rectangle", "box", "ellipse", "disk"}
+    assert {sample.facts["shape"] for sample in read_dataset(tmp_path / "own")} <= {"rectangle", "box", "ellipse", "disk"}
 
 
 def test_textures_have_two_colours():
@@ -211,14 +207,17 @@ def test_a_roaming_object_is_read_back_and_benched(photos, tmp_path):
         Image.fromarray(np.full((48, 48, 3), 60 + number, np.uint8)).save(plain / f"{number}.png")
     made = make_roaming(tmp_path / "thing.png", plain, as_classifier(greenest), tmp_path / "set", size=0.5)
     assert made.count == 4
-    samples = read_set(tmp_path / "set")
+    samples = read_dataset(tmp_path / "set")
     for sample in samples:
         seen = sample.read()
         assert sample.label == 1
-        assert seen.truths["object"].sum() == pytest.approx(12 * 12, rel=0.1)
-        assert (seen.pixels[seen.truths["object"]] == (0, 250, 0)).all()
-    assert len({tuple(bounds(sample.read().truths["object"])) for sample in samples}) > 1
-    done = run("roaming-panda", greenest, data=tmp_path / "set", methods="causal,random", fill="black", out=tmp_path / "run")
+        assert seen.masks["object"].sum() == pytest.approx(12 * 12, rel=0.1)
+        assert (seen.pixels[seen.masks["object"]] == (0, 250, 0)).all()
+    assert len({tuple(bounds(sample.read().masks["object"])) for sample in samples}) > 1
+    black = Request(fills=("black",))
+    done = run(
+        "roaming-panda", greenest, data=tmp_path / "set", methods="causal,random", request=black, out=tmp_path / "run"
+    )
     found = {line[0]: line for line in done.findings.tables[0].rows}
     inside = [column.name for column in done.findings.tables[0].columns].index("inside")
     assert found["causal"][inside].mean == 1.0
@@ -256,136 +255,17 @@ def test_the_command_line_makes_sets(photos, tmp_path, monkeypatch, capsys):
     base = ["data", "make", "photobombing", "--images", "photos", "--model", "python:net.py:predict"]
     assert main([*base, "--out", "set", "--area", "0.05", "--seed", "4"]) == 0
     assert "8 images in set/" in capsys.readouterr().out
-    assert len(read_set(Path("set"))) == 8
+    assert len(read_dataset(Path("set"))) == 8
     for arguments, said in [
         ([*base, "--out", "x", "--area", "lots"], "an area is a share"),
-        ([*base, "--out", "x", "--area", "0.5:0.2"], "an area is a range"),
+        ([*base, "--out", "x", "--area", "0.5:0.2"], "the area is a range"),
         ([*base, "--out", "x", "--shapes", "star"], "unknown shape star"),
         ([*base, "--out", "x", "--paint", "plaid"], "unknown fill 'plaid'"),
         ([*base, "--out", "set"], "not empty"),
         (["data", "make", "photobombing", "--images", "absent", "--model", "bundled", "--out", "x"], "no folder absent"),
-        (["data", "get", "imagenet"], "unknown set 'imagenet'"),
+        (["data", "get", "imagenet"], "unknown dataset 'imagenet'"),
     ]:
         assert main(arguments) == 2
         told = capsys.readouterr().err
         assert told.count("\n") == 1
         assert said in told
-
-
-# ------------------------------------------------------------------ fetching
-
-
-class Handler(SimpleHTTPRequestHandler):
-    """Serves a folder, understands ranges, and fails where a file lies in `failures`: path -> how many times."""
-
-    failures: dict[str, int] = {}  # noqa: RUF012
-    asked: list[tuple[str, str | None]] = []  # noqa: RUF012
-
-    def log_message(self, *_: object) -> None:
-        """Nothing on stderr."""
-
-    def do_GET(self) -> None:
-        self.asked.append((self.path, self.headers.get("Range")))
-        if self.failures.get(self.path, 0) > 0:
-            self.failures[self.path] -= 1
-            self.send_error(503)
-            return
-        begin = self.headers.get("Range")
-        if begin is None:
-            super().do_GET()
-            return
-        data = Path(self.translate_path(self.path)).read_bytes()[int(begin.removeprefix("bytes=").rstrip("-")) :]
-        self.send_response(206)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-
-@pytest.fixture
-def server(tmp_path, monkeypatch):
-    """A server with a small published set; gives its address and the set's folder."""
-    monkeypatch.setenv("no_proxy", "*")
-    folder = tmp_path / "served" / "photobombing"
-    (folder / "imgs").mkdir(parents=True)
-    lines = []
-    for number in range(5):
-        (folder / "imgs" / f"{number}.JPEG").write_bytes(bytes([number]) * (1000 + number))
-        lines.append(f"{number}.JPEG 1(1) 2(2) 3(3) 4(4) 5 name, box\n")
-    (folder / "list.txt").write_text("".join(lines))
-    paths = ["list.txt", *(f"imgs/{n}.JPEG" for n in range(5))]
-    monkeypatch.setitem(
-        fetching.SETS, "photobombing", Published("photobombing", "list.txt", "imgs", 6, tree_hash(folder, paths))
-    )
-    Handler.failures, Handler.asked = {}, []
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(tmp_path / "served")))
-    thread = threading.Thread(target=httpd.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{httpd.server_address[1]}", folder
-    httpd.shutdown()
-    httpd.server_close()
-    thread.join()
-
-
-def test_a_set_is_fetched_and_checked(server, tmp_path, monkeypatch, capsys):
-    address, folder = server
-    monkeypatch.chdir(tmp_path)
-    assert main(["data", "get", "photobombing", "--from", address]) == 0
-    assert "6 files, checked, in data/photobombing/" in capsys.readouterr().out
-    for path in folder.rglob("*.*"):
-        assert (Path("data/photobombing") / path.relative_to(folder)).read_bytes() == path.read_bytes()
-    count = len(Handler.asked)
-    assert main(["data", "get", "photobombing", "--from", address]) == 0
-    assert len(Handler.asked) == count  # nothing is fetched twice
-
-
-def test_a_broken_download_is_gone_on_with(server, tmp_path):
-    address, folder = server
-    Handler.failures["/photobombing/imgs/2.JPEG"] = 2
-    out = tmp_path / "out"
-    (out / "imgs").mkdir(parents=True)
-    (out / "imgs" / ".3.JPEG.part").write_bytes((folder / "imgs" / "3.JPEG").read_bytes()[:400])
-    seen = []
-    get_set("photobombing", out, address=address, watch=lambda done, total: seen.append((done, total)))
-    assert ("/photobombing/imgs/3.JPEG", "bytes=400-") in Handler.asked
-    assert (out / "imgs" / "3.JPEG").read_bytes() == (folder / "imgs" / "3.JPEG").read_bytes()
-    assert seen[-1] == (5, 5)
-    assert not list(out.rglob(".*.part"))
-
-
-def test_what_is_not_the_published_set_is_refused(server, tmp_path):
-    address, folder = server
-    (folder / "imgs" / "1.JPEG").write_bytes(b"something else")
-    with pytest.raises(OutputError, match="not those that were published"):
-        get_set("photobombing", tmp_path / "out", address=address)
-
-
-def test_a_list_that_names_a_way_out_is_refused(server, tmp_path):
-    address, folder = server
-    (folder / "list.txt").write_text("../../evil 1(1)\n")
-    with pytest.raises(OutputError, match="no file name"):
-        get_set("photobombing", tmp_path / "out", address=address)
-
-
-def test_a_file_that_is_not_there_says_what_to_do(server, tmp_path):
-    address, folder = server
-    (folder / "imgs" / "1.JPEG").unlink()
-    with pytest.raises(NetworkError, match="404"):
-        get_set("photobombing", tmp_path / "out", address=address)
-
-
-def test_without_a_network_the_error_says_what_to_do_instead(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.chdir(tmp_path)
-    assert main(["data", "get", "roaming-panda", "--from", "http://127.0.0.1:9"]) == 2
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    for hint in ("github.com/theyoucheng/deepcover", "becausal data make roaming", "becausal bench scenes"):
-        assert hint in told
-    assert not Path("data/roaming-panda").exists()
-
-
-def test_the_hash_of_a_tree_is_that_of_its_lines(tmp_path):
-    (tmp_path / "b").write_bytes(b"two")
-    (tmp_path / "a").write_bytes(b"one")
-    text = f"{sha256(b'one').hexdigest()}  a\n{sha256(b'two').hexdigest()}  b\n"
-    assert tree_hash(tmp_path, ["b", "a"]) == sha256(text.encode()).hexdigest()

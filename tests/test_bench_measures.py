@@ -7,34 +7,35 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from becausal.bench.findings import Column, Measure, groups, measure_table, paired_table, within_plot
+from becausal import Request
+from becausal.bench.findings import Column, Measure, cumulative_plot, group_rows, measure_table, paired_table
+from becausal.bench.formatting import best_rows, count_failures, format_cell, format_command
 from becausal.bench.packing import pack_map, pack_set, unpack_map, unpack_set
 from becausal.bench.statistics import (
     Estimate,
-    adjust,
     compare_paired,
+    cumulative_share,
     difference_of_means,
     estimate,
     estimate_share,
-    share_within,
+    holm_adjust,
 )
-from becausal.bench.tiny import exact_responsibilities, random_answers, table_of, trained_answers
-from becausal.bench.wording import best_rows, count_failures, say_cell, say_command
+from becausal.bench.tiny import exact_responsibilities, label_table, random_scores, trained_scores
 from becausal.core.metrics import iou, overlap, pieces_found, points_inside, rank_agreement, ranks, recall, top_pixels
 from becausal.methods.causal.exact import responsibilities
 
 
-def picture(*rows: str) -> np.ndarray:
+def mask(*rows: str) -> np.ndarray:
     """A set drawn with # and dots."""
     return np.array([[c == "#" for c in row] for row in rows])
 
 
-LEFT, MIDDLE = picture("##..", "##.."), picture(".##.", ".##.")
+LEFT, MIDDLE = mask("##..", "##.."), mask(".##.", ".##.")
 
 
 def test_overlap_recall_and_iou_of_two_squares():
     assert overlap(LEFT, MIDDLE) == 0.5
-    assert recall(LEFT, picture("#...", "....")) == 1.0
+    assert recall(LEFT, mask("#...", "....")) == 1.0
     assert recall(LEFT, MIDDLE) == 0.5
     assert iou(LEFT, MIDDLE) == pytest.approx(2 / 6)
     assert iou(LEFT, LEFT) == 1.0
@@ -44,14 +45,14 @@ def test_overlap_recall_and_iou_of_two_squares():
 
 def test_the_pointing_game_shares_a_tie():
     values = np.array([[0.0, 3.0, 3.0, 1.0]])
-    assert points_inside(values, picture(".##.")) == 1.0
-    assert points_inside(values, picture(".#..")) == 0.5
-    assert points_inside(values, picture("#..#")) == 0.0
+    assert points_inside(values, mask(".##.")) == 1.0
+    assert points_inside(values, mask(".#..")) == 0.5
+    assert points_inside(values, mask("#..#")) == 0.0
 
 
 def test_top_pixels_are_the_highest():
     values = np.array([[0.1, 0.9, 0.8, 0.2]])
-    assert (top_pixels(values, 2, np.random.default_rng(0)) == picture(".##.")).all()
+    assert (top_pixels(values, 2, np.random.default_rng(0)) == mask(".##.")).all()
     assert not top_pixels(values, 0, np.random.default_rng(0)).any()
 
 
@@ -66,10 +67,10 @@ def test_ranks_share_ties_and_agreement_is_spearmans():
 
 def test_a_piece_is_found_where_enough_of_the_explanation_lies():
     numbered = np.array([[1, 1, 0, 2, 2, 0, 3]])
-    assert pieces_found(picture("##.#..."), numbered, 3) == 2
-    assert pieces_found(picture("..#..#."), numbered, 3) == 0
-    assert pieces_found(picture("##.#..."), numbered, 3, least=0.5) == 1
-    assert pieces_found(picture("......."), numbered, 3) == 0
+    assert pieces_found(mask("##.#..."), numbered, 3) == 2
+    assert pieces_found(mask("..#..#."), numbered, 3) == 0
+    assert pieces_found(mask("##.#..."), numbered, 3, least=0.5) == 1
+    assert pieces_found(mask("......."), numbered, 3) == 0
 
 
 def test_a_mean_lies_in_its_interval_and_narrows_with_n():
@@ -116,12 +117,12 @@ def test_unpaired_groups_and_holm():
     assert found.mean == pytest.approx(3.0)
     assert found.low >= 2.0
     assert difference_of_means([], [1.0]).n == 0
-    assert adjust([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert adjust([0.5, 0.9])[1] == pytest.approx(1.0, abs=0.11)
+    assert holm_adjust([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm_adjust([0.5, 0.9])[1] == pytest.approx(1.0, abs=0.11)
 
 
 def test_the_share_within_a_bound_counts_the_bound():
-    assert share_within([0.0, 0.1, 0.5], np.array([0.0, 0.1, 0.4, 1.0])).tolist() == pytest.approx(
+    assert cumulative_share([0.0, 0.1, 0.5], np.array([0.0, 0.1, 0.4, 1.0])).tolist() == pytest.approx(
         [1 / 3, 2 / 3, 2 / 3, 1.0]
     )
 
@@ -154,7 +155,7 @@ def test_the_paired_table_compares_the_first_with_each():
 
 
 def test_curves_rise_to_all_pictures():
-    plot = within_plot("p", "P", "x", ROWS[:2], "size")
+    plot = cumulative_plot("p", "P", "x", ROWS[:2], "size")
     (line,) = plot.lines
     assert line.y[0] == 0.0
     assert line.y[-1] == 1.0
@@ -162,7 +163,7 @@ def test_curves_rise_to_all_pictures():
 
 
 def test_groups_keep_their_order():
-    assert list(groups(ROWS, "method")) == [("one",), ("two",), ("random",)]
+    assert list(group_rows(ROWS, "method")) == [("one",), ("two",), ("random",)]
 
 
 @pytest.mark.parametrize(
@@ -180,29 +181,29 @@ def test_groups_keep_their_order():
     ],
 )
 def test_cells_in_words(cell, kind, said):
-    assert say_cell(cell, Column("c", kind)) == said
+    assert format_cell(cell, Column("c", kind)) == said
 
 
 def test_failures_are_counted_by_kind():
     rows = [
-        {"method": "one", "error": "FillError: the empty image …"},
+        {"method": "one", "error": "FillError: the fully masked image …"},
         {"method": "one", "error": "FillError: another text"},
         {"method": "two", "error": None},
         {"method": "two", "error": "AnswerError: it broke"},
     ]
-    assert count_failures(rows) == {"one": {"the empty image has the label already": 2}, "two": {"it broke": 1}}
+    assert count_failures(rows) == {"one": {"the fully masked image already has the label": 2}, "two": {"it broke": 1}}
 
 
 def test_the_command_gives_the_run_again():
     record = {
         "bench": "fills", "model": "net with blank.onnx", "loading": {"preprocess": "tf", "half": True, "labels": None},
-        "data": "my data", "methods": ["causal", "rise:masks=5"], "seed": 3, "fill": "grey", "limit": 7, "grain": None,
-        "max_calls": None, "side": 4,
+        "data": "my data", "methods": ["causal", "rise:masks=5"], "limit": 7, "side": 4,
+        "request": Request(seed=3, grain=None).record(),
     }  # fmt: skip
-    said = say_command(record).replace("\\\n", " ").split()
+    said = format_command(record).replace("\\\n", " ").split()
     assert " ".join(said) == (
         "becausal bench fills --model 'net with blank.onnx' --preprocess tf --half --data 'my data' --methods "
-        "causal,rise:masks=5 --seed 3 --fill grey --limit 7 --grain none --out OUT"
+        "causal,rise:masks=5 --fill grey --grain none --seed 3 --limit 7 --out OUT"
     )
 
 
@@ -219,15 +220,15 @@ def test_sets_and_maps_survive_packing(h, w, seed):
 @pytest.mark.parametrize("seed", range(4))
 def test_quick_responsibilities_are_those_of_the_definition(seed):
     rng = np.random.default_rng(seed)
-    for holds in (table_of(random_answers(3, rng)), rng.random(2**9) < 0.6):
+    for holds in (label_table(random_scores(3, rng)), rng.random(2**9) < 0.6):
         assert exact_responsibilities(holds).tolist() == responsibilities(holds).tolist()
 
 
 def test_a_trained_tiny_network_needs_several_pixels_and_is_right():
-    answers = trained_answers(3, np.random.default_rng(0), np.random.default_rng(1))
-    holds = table_of(answers)
+    answers = trained_scores(3, np.random.default_rng(0), np.random.default_rng(1))
+    holds = label_table(answers)
     assert holds[-1]
     assert not holds[0]
     assert not any(holds[1 << pixel] for pixel in range(9))
-    again = trained_answers(3, np.random.default_rng(0), np.random.default_rng(1))
+    again = trained_scores(3, np.random.default_rng(0), np.random.default_rng(1))
     assert (again == answers).all()

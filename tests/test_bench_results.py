@@ -30,7 +30,7 @@ def test_a_kept_run_becomes_a_section_without_anyones_folders(tables, tmp_path, 
     tables.keep(tmp_path / "run", "exact-bundled")
     assert (kept / "bench-exact-bundled.csv").read_bytes() == (tmp_path / "run" / "results.csv").read_bytes()
     text = tables.write_document()
-    assert f"n = {len(done.pool.samples)} images" in text
+    assert f"n = {len(done.selection.samples)} images" in text
     assert "becausal bench exact" in text
     assert "| causal | 7 |" in text
     assert text.count("Not measured yet.") == 8

@@ -1,4 +1,4 @@
-"""A library that calls back, as a search: turns, results, errors, stops, threads, random numbers."""
+"""A library with a callback as a search: turns, results, errors, stops, threads, random numbers."""
 
 import gc
 import threading
@@ -8,7 +8,7 @@ import pytest
 
 from becausal.core.contracts import Answers, Stop
 from becausal.core.searches import Done, step
-from becausal.methods.bridge import Ended, bridge
+from becausal.methods.bridge import SearchStopped, bridge
 
 QUESTION = np.ones((1, 2, 2), bool)
 
@@ -80,9 +80,9 @@ def test_a_function_may_catch_the_end_and_return_its_best_but_ask_no_more():
         try:
             best.append(float(ask(QUESTION).confidence[0]))
             ask(np.ones((3, 2, 2), bool))
-        except Ended as end:
-            best.extend(end.answers.confidence.tolist())
-        with pytest.raises(Ended):
+        except SearchStopped as stop:
+            best.extend(stop.answers.confidence.tolist())
+        with pytest.raises(SearchStopped):
             ask(QUESTION)
         return best
 

@@ -56,7 +56,7 @@ def ask(pictures: np.ndarray[Any, Any], output: str = "probs") -> np.ndarray[Any
 
 
 def stack(scenes: tuple[Scene, ...]) -> np.ndarray[Any, Any]:
-    return np.stack([scene.picture for scene in scenes])
+    return np.stack([scene.image for scene in scenes])
 
 
 def test_the_files_are_small_and_name_their_labels() -> None:
@@ -169,11 +169,11 @@ def test_the_demo_is_the_scene_it_says_it_is() -> None:
     told = json.loads((FOLDER / "demo.json").read_text(encoding="utf-8"))
     scene = make_scene(**told["make_scene"])
     with Image.open(FOLDER / "demo.png") as picture, Image.open(FOLDER / "demo_occluder.png") as occluder:
-        assert np.array_equal(np.asarray(picture), scene.picture)
+        assert np.array_equal(np.asarray(picture), scene.image)
         assert np.array_equal(np.asarray(occluder), scene.occluder.astype(np.uint8) * 255)
     assert told["label"] == scene.label
     assert told["seed"] == scene.seed
     assert 0.25 <= scene.cover <= 0.4
-    probs = ask(scene.picture[None])[0]
+    probs = ask(scene.image[None])[0]
     assert LABELS[int(probs.argmax())] == scene.label
     assert probs.max() >= 0.9

@@ -1,7 +1,7 @@
 """The causal core against the definitions, by brute force, on classifiers of a few pixels.
 
-A classifier is a table over all subsets of pixels, as in `becausal.methods.causal.exact`. Each fast part has a slow twin
-here, written from the text of the definitions or of the algorithm and from nothing else.
+A classifier is a table over all subsets of pixels, as in `becausal.methods.causal.exact`. Each fast function is
+compared with a slow one, written here from the text of the definitions or of the algorithm alone.
 """
 
 from functools import cache
@@ -26,6 +26,7 @@ from becausal.methods.causal import exact, refinement
 from becausal.methods.causal.refinement import DcCausal
 from becausal.methods.causal.responsibility import degrees, mutants, responsibility
 from becausal.methods.causal.search import Causal
+from becausal.methods.causal.tuning import Tuning
 
 GRIDS = [(3, 3), (2, 4), (3, 4), (4, 4), (9,), (2, 2, 3)]
 seeds = st.integers(0, 2**32 - 1)
@@ -41,7 +42,7 @@ def numbers(visible):
 
 
 def answer(search, table, margins=None):
-    """Drive a search with a table; its result, and every set it asked."""
+    """Run a search on a table; its result, and every set it evaluated."""
     margins = np.where(table, 1.0, -1.0) if margins is None else margins
     asked = []
     state = step(search, None)
@@ -53,7 +54,7 @@ def answer(search, table, margins=None):
 
 
 def random_table(seed, grid, share=None):
-    """Any table whatever in which the whole view keeps the target and the empty one does not."""
+    """A random table in which the whole view keeps the target and the fully masked one does not."""
     rng = np.random.default_rng(seed)
     share = rng.choice([0.03, 0.2, 0.5, 0.8, 0.97]) if share is None else share
     table = rng.random(2 ** int(np.prod(grid))) < share
@@ -148,12 +149,12 @@ def test_explanations_are_exactly_the_minimal_sufficient_sets(seed):
 
 
 def slow_degrees(table, parts, grid):
-    """DESIGN.md, section 5: 1/(k+1), k the fewest hidden parts over mutants that show part j, keep the target, and lose
-    it when j is hidden too."""
+    """1/(k+1), k the smallest number of masked parts in a mutant that shows part j, keeps the target, and loses it
+    when j is masked too."""
 
-    def keeps(hidden):
+    def keeps(masked):
         visible = np.ones(grid, bool)
-        for i in hidden:
+        for i in masked:
             visible[parts[i].slices] = False
         return table[numbers(visible[None])[0]]
 
@@ -163,7 +164,7 @@ def slow_degrees(table, parts, grid):
         sizes = [
             k
             for k in range(len(others) + 1)
-            if any(keeps(hidden) and not keeps((*hidden, j)) for hidden in combinations(others, k))
+            if any(keeps(masked) and not keeps((*masked, j)) for masked in combinations(others, k))
         ]
         result.append(1 / (min(sizes) + 1) if sizes else 0.0)
     return result
@@ -225,7 +226,7 @@ def test_degrees_leave_the_answers_alone():
     assert holds.tolist() == [True, False, True, True]
 
 
-def test_mutants_hide_the_parts_of_each_row_and_keep_what_was_hidden():
+def test_mutants_mask_the_parts_of_each_row_and_keep_what_was_masked():
     base = np.ones((2, 4), bool)
     base[1, 3] = False
     parts = (Region((0, 0), (2, 2)), Region((0, 2), (2, 4)))
@@ -238,7 +239,7 @@ def test_mutants_hide_the_parts_of_each_row_and_keep_what_was_hidden():
     assert base.sum() == 7
 
 
-# What the paper's text says of pixels (section 3: decisive alone, in need of a contingency, no cause)
+# The examples of the paper (section 3: decisive alone, decisive given a contingency, not a cause)
 
 
 def by_rule(rule, pixels=4):
@@ -249,11 +250,11 @@ def by_rule(rule, pixels=4):
     ("rule", "wanted"),
     [
         (lambda v: v[0], [1, 0, 0, 0]),  # one pixel decides, P_j is empty: 1; the others are no causes: 0
-        (lambda v: v[0] or v[1], [1 / 2, 1 / 2, 0, 0]),  # two redundant ones: each needs the other hidden
+        (lambda v: v[0] or v[1], [1 / 2, 1 / 2, 0, 0]),  # two redundant ones: each needs the other masked
         (lambda v: v[0] and v[1], [1, 1, 0, 0]),  # two that are both needed
         (lambda v: v[0] or v[1] or v[2], [1 / 3, 1 / 3, 1 / 3, 0]),
         (lambda v: v[0] and (v[1] or v[2]), [1, 1 / 2, 1 / 2, 0]),
-        (lambda v: sum(v) >= 2, [1 / 3] * 4),  # a vote: two others must be hidden before one counts
+        (lambda v: sum(v) >= 2, [1 / 3] * 4),  # a vote: two others must be masked before one counts
         (lambda v: sum(v) >= 4, [1] * 4),
     ],
 )
@@ -371,7 +372,7 @@ def test_redraw_takes_another_partition_where_all_parts_are_equal():
 
 
 def test_partitions_do_not_share_their_draws():
-    # The first k partitions of N are the same whatever N is: each has its own generator.
+    # The first k partitions of N are the same for every N: each has its own generator.
     grid = (4, 4)
     table = monotone_table(8, grid)
     maps = []
@@ -610,7 +611,7 @@ def test_causal_is_an_explanation_by_definition_3_where_classifiers_are_monotone
     table, margins = monotone_classifier(seed)
     trace, chosen, _ = explain_table(table, margins, seed=seed)
     assert exact.is_explanation(table, chosen)
-    # Each of its pixels is a cause, all that is hidden being the witness (SC1 to SC3).
+    # Each of its pixels is a cause, with all masked pixels as the witness (SC1 to SC3).
     rest = 2**16 - 1 - chosen
     assert all(table[chosen | part] for part in exact.subsets(rest))
     causes = [i for i in range(16) if chosen >> i & 1]
@@ -642,9 +643,12 @@ def test_causal_stopped_at_any_moment_has_seen_its_set_hold(seed, room):
 
 
 def test_causal_refuses_options_that_make_no_sense():
-    for options in ({"grain": 0}, {"chains": 0}, {"parts": 0}, {"share": 1.0}, {"reheat": (0.1, 0.0)}):
-        with pytest.raises(OptionError):
+    for options in ({"grain": 0}, {"several": 0}, {"overlap": 1.0}, {"overlap": -0.1}):
+        with pytest.raises(OptionError, match=next(iter(options))):
             Causal(**options)
+    for options in ({"chains": 0}, {"parts": 0}, {"runs": 0}, {"kinds": ()}, {"share": 1.0}, {"reheat": (0.1, 0.0)}):
+        with pytest.raises(OptionError, match=next(iter(options))):
+            Tuning(**options)
 
 
 def test_a_minimal_set_names_its_grain():

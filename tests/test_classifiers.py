@@ -1,18 +1,25 @@
 """Specs, the shared networks, and that every kind of classifier composes the same mutants."""
 
+import re
 import subprocess
 import sys
+from dataclasses import fields
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import becausal
+from becausal.api import verify
+from becausal.api.explanation import Explanation
 from becausal.core.contracts import Classifier
 from becausal.core.errors import ModelError, OptionError, TargetError
-from becausal.engine.engine import check_scores
+from becausal.engine.calls import check_scores
 from becausal.images.loading import load_image, make_view
-from becausal.models import KINDS, as_classifier, load_model
+from becausal.models import KINDS, Loading, as_classifier, load_model, open_model
 from becausal.models.labels import find_label, read_labels, read_synsets
+from becausal.models.preprocess import Normalisation
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 MODELS, DATA = SHARED / "models", SHARED / "data"
@@ -114,7 +121,7 @@ def test_the_onnx_and_the_torch_form_agree(name):
 
 def test_an_unknown_spec_tells_the_grammar():
     for spec in ("resnet50", "onnx:", "torchh:a", "", "bundled:", ":"):
-        with pytest.raises(ModelError, match=r"names no model.*FILE\.onnx.*hf:NAME"):
+        with pytest.raises(ModelError, match=r"is not a model specification.*FILE\.onnx.*hf:NAME"):
             load_model(spec)
 
 
@@ -144,10 +151,65 @@ def test_loading_an_onnx_file_imports_no_heavy_library():
     code = (
         "import sys, becausal.models as c\n"
         "c.as_classifier(lambda batch: batch)\n"
-        "heavy = {'torch', 'transformers', 'timm', 'torchvision', 'keras', 'onnxruntime'} & set(sys.modules)\n"
+        "heavy = {'torch', 'transformers', 'timm', 'torchvision', 'keras', 'onnxruntime', 'httpx'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("function", [load_model, as_classifier])
+def test_options_of_the_functions_are_the_fields_of_the_record(function):
+    _, *options = signature(function).parameters.values()
+    described = re.findall(r"^        (\w+): ", function.__doc__, re.MULTILINE)
+    record = Loading()
+    assert [option.name for option in options] == [f.name for f in fields(Loading)]
+    assert described[1 : len(options) + 1] == [option.name for option in options]
+    for option in options:
+        assert option.kind == option.KEYWORD_ONLY
+        assert (option.default or None) == (getattr(record, option.name) or None)
+
+
+NET = """
+import numpy as np
+SIZE = 8
+
+def predict(batch):  # made for the normalisation x/255 - 0.25, channels in the order BGR
+    assert batch.dtype == np.float32 and batch.min() >= -0.25 and batch.max() <= 0.75
+    blue, red = batch[..., 0].mean((1, 2)), batch[..., 2].mean((1, 2))
+    scores = np.exp(np.stack([red, blue, (red + blue) / 2], axis=1) * 8)
+    return scores / scores.sum(1, keepdims=True)
+"""
+
+
+def test_a_saved_explanation_is_verified_with_the_options_of_its_record(tmp_path):
+    """A list of labels and a `Normalisation` given in Python survive saving."""
+    (tmp_path / "net.py").write_text(NET)
+    spec = f"python:{tmp_path / 'net.py'}:predict"
+    names, quarter = ["red", "blue", "neither"], Normalisation(1 / 255, (0.25,), (1.0,), "bgr", "quarter")
+    image = np.random.default_rng(0).integers(0, 90, (8, 8, 3), np.uint8)
+    image[2:5, 3:7, 2] = 250
+    made = becausal.explain(image, load_model(spec, labels=names, preprocess=quarter, returns="probabilities"), grain=1)
+    assert made.label == "blue"
+    made.save(tmp_path / "saved")
+    saved = Explanation.load(tmp_path / "saved")
+    loading = Loading.from_record(saved.origin.loading)
+    assert loading == Loading(labels=tuple(names), preprocess=quarter, returns="probabilities")
+    again = open_model(saved.origin.model, loading)
+    assert again.info.labels == tuple(names)
+    assert str(quarter) == again.info.normalisation
+    claims = verify(saved, again)
+    assert len(claims) >= 3
+    assert all(claim.holds for claim in claims), claims
+
+
+def test_a_record_that_makes_no_sense():
+    for record, words in [
+        ({"colour": "red"}, "unknown loading option 'colour'"),
+        ({"preprocess": {"scale": 1.0}}, "recorded normalisation cannot be read"),
+        ({"preprocess": {"mean": [0.0], "std": [1.0], "colour": 3}}, "recorded normalisation cannot be read"),
+    ]:
+        with pytest.raises(OptionError, match=words):
+            Loading.from_record(record)
 
 
 class Ready:
@@ -166,7 +228,7 @@ def test_a_ready_classifier_is_left_alone():
     ready = Ready()
     assert isinstance(ready, Classifier)
     assert as_classifier(ready) is ready
-    with pytest.raises(OptionError, match="made already"):
+    with pytest.raises(OptionError, match="already loaded"):
         as_classifier(ready, preprocess="tf")
     with pytest.raises(ModelError, match="not int"):
         as_classifier(3)
@@ -174,9 +236,9 @@ def test_a_ready_classifier_is_left_alone():
 
 def test_options_that_make_no_sense():
     for options, words in [
-        ({"preprocess": "imagnet"}, "unknown preprocessing"),
+        ({"preprocess": "imagnet"}, "unknown normalisation"),
         ({"resize": "big"}, "unknown resize"),
-        ({"returns": "numbers"}, "unknown output"),
+        ({"returns": "numbers"}, "unknown value .numbers. for returns"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"half": True}, "half precision"),
     ]:
@@ -234,13 +296,13 @@ def test_finding_labels():
     assert find_label(7, None) == 7
     for wanted, words in [
         ("crane", "classes 0 and 3"),
-        ("fox", r"near: Red_Fox \(2\), kit fox \(4\)"),
-        ("tenc", "near: tench"),
+        ("fox", r"similar: Red_Fox \(2\), kit fox \(4\)"),
+        ("tenc", "similar: tench"),
         ("whale", "no class is named"),
         (5, "no class 5: the model has 5"),
         ("-1", "no class -1"),
     ]:
         with pytest.raises(TargetError, match=words):
             find_label(wanted, names)
-    with pytest.raises(TargetError, match="no label names"):
+    with pytest.raises(TargetError, match="no class names"):
         find_label("cat", None)

@@ -96,8 +96,8 @@ def test_geometry_agrees_with_the_processor_itself(h, w):
         size={"shortest_edge": 28}, crop_pct=0.875, resample=3
     )
     found = read_metadata(types.SimpleNamespace(), theirs)
-    geometry = Geometry(found.grid, found.resize, found.interpolation)
-    ours = found.numbers.apply(make_view(load_image(photo(h, w)), geometry).pixels)
+    geometry = Geometry(found.crop, found.resize, found.interpolation)
+    ours = found.normalisation.apply(make_view(load_image(photo(h, w)), geometry).pixels)
     batch = theirs(Image.fromarray(photo(h, w)), return_tensors="np")["pixel_values"][0]
     assert geometry == Geometry((28, 28), 32, "bicubic")
     assert np.allclose(np.moveaxis(ours, -1, 0), batch, atol=1e-5)
@@ -135,21 +135,21 @@ def test_processors_of_all_sorts(given, resize, grid):
 
     config = types.SimpleNamespace(image_size=32, id2label={"0": "a", "1": "b"}, problem_type=None)
     found = read_metadata(config, given)
-    assert (found.resize, found.grid, found.labels) == (resize, grid, ("a", "b"))
+    assert (found.resize, found.crop, found.labels) == (resize, grid, ("a", "b"))
     config.problem_type = "multi_label_classification"
-    assert read_metadata(config, None).output == "multilabel-logits"
+    assert read_metadata(config, None).returns == "multilabel-logits"
 
 
-def test_numbers_of_processors():
+def test_normalisation_of_processors():
     from becausal.models.huggingface import read_metadata
 
     config = types.SimpleNamespace()
-    plain = read_metadata(config, processor(size=8, do_rescale=False)).numbers
+    plain = read_metadata(config, processor(size=8, do_rescale=False)).normalisation
     assert (plain.scale, plain.mean, plain.std) == (1.0, (0.0,), (1.0,))
-    flipped = read_metadata(config, processor(size=8, do_flip_channel_order=True)).numbers
+    flipped = read_metadata(config, processor(size=8, do_flip_channel_order=True)).normalisation
     assert flipped.order == "bgr"
     offset = processor(size=8, rescale_factor=1 / 127.5, rescale_offset=True)
-    assert read_metadata(config, offset).numbers.apply(np.full((1, 1, 3), 255, np.uint8)).max() == pytest.approx(1)
+    assert read_metadata(config, offset).normalisation.apply(np.full((1, 1, 3), 255, np.uint8)).max() == pytest.approx(1)
 
 
 def test_the_hub_cannot_be_reached(monkeypatch):
@@ -243,7 +243,7 @@ def test_torchvision(monkeypatch):
     with pytest.raises(NetworkError, match="no route"):
         load_model("torchvision:far")
     del transform.crop_size
-    with pytest.raises(ModelError, match="expected those of a classifier"):
+    with pytest.raises(ModelError, match="expected that of a classifier"):
         load_model("torchvision:tiny")
 
 
@@ -300,8 +300,8 @@ def test_a_keras_file(tmp_path, keras, end):
 def test_keras_models_in_memory(keras):
     own = as_classifier(network(keras, end="softmax", own=True))
     assert own.info.kind == "keras"
-    assert own.info.numbers.startswith("raw")
-    assert "Rescaling layer of its own" in own.info.notes[0]
+    assert own.info.normalisation.startswith("raw")
+    assert "its own Rescaling layer" in own.info.notes[0]
     many = as_classifier(network(keras, end="sigmoid"), preprocess="tf")
     assert many.info.output == "multilabel"
     two = as_classifier(network(keras, end="sigmoid", units=1), preprocess="tf")

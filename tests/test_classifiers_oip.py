@@ -30,20 +30,22 @@ from PIL import Image
 import becausal
 from becausal.api.explanation import Explanation
 from becausal.core.contracts import Classifier
-from becausal.core.errors import AnswerError, ModelError, NetworkError, OptionError, OutputError
+from becausal.core.errors import AnswerError, MissingExtraError, ModelError, NetworkError, OptionError, OutputError
 from becausal.interfaces.cli.app import main
-from becausal.models import as_classifier, load_model, oip_http
+from becausal.models import KINDS, Loading, as_classifier, load_model
+from becausal.models.endpoint import transport as http
 from becausal.models.endpoint.cache import FILE, AnswerCache
 from becausal.models.endpoint.options import (
     EndpointOptions,
-    as_words,
-    kept_words,
+    as_pairs,
     make_headers,
     parse_address,
     parse_endpoint,
+    without_secrets,
 )
 from becausal.models.endpoint.transport import Reply, Transport
-from becausal.models.endpoint.wire import Tensor, decode, encode, read_metadata
+from becausal.models.endpoint.wire import decode, encode, read_metadata
+from becausal.models.signature import TensorInfo
 from becausal.scenes import make_scene
 
 ROOT = Path(__file__).parent.parent
@@ -89,7 +91,7 @@ def process():
 def server(process, tmp_path, monkeypatch):
     """The server as new, an empty cache, and pauses too short to notice."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(oip_http, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(http, "FIRST_PAUSE", 0.01)
     monkeypatch.chdir(tmp_path)
     process.set()
     return process
@@ -172,7 +174,7 @@ def test_options_are_read():
         timeout=6.0, retries=0, rate=2.5, price=0.002, cache=None, binary="yes", layout="nhwc", token_env="T",
         shape=(None, 3, 8, 8), datatype="FP16", input="a=b", header=("A: 1", "B:${X} y"),
     )  # fmt: skip
-    assert parse_endpoint(as_words({"timeout": 6, "header": ["A: 1", "B: 2"], "cache": None, "binary": True})) == (
+    assert parse_endpoint(as_pairs({"timeout": 6, "header": ["A: 1", "B: 2"], "cache": None, "binary": True})) == (
         EndpointOptions(timeout=6.0, header=("A: 1", "B: 2"), cache=None, binary="yes")
     )
 
@@ -196,7 +198,7 @@ def test_headers_come_from_the_environment(monkeypatch):
     address = parse_address("http://host/v2/models/net")
     options = parse_endpoint(["token_env=TOKEN", "header=X-Key: a ${KEY} b"])
     monkeypatch.setenv("TOKEN", " t0ken\n")
-    with pytest.raises(OptionError, match="no variable KEY"):
+    with pytest.raises(OptionError, match=r"variable KEY, which .*is not set"):
         make_headers(address, options)
     monkeypatch.setenv("KEY", "k3y")
     assert make_headers(address, options) == {"Authorization": "Bearer t0ken", "X-Key": "a k3y b"}
@@ -216,7 +218,9 @@ def test_only_what_is_no_secret_is_kept():
         "cache-mb=1",
         " token-env = T",
     ]
-    assert kept_words(words) == ["price=1", "header=A: Bearer ${T}", "token_env=T"]
+    assert without_secrets(words) == ["price=1", "header=A: Bearer ${T}", "token_env=T"]
+    shown = repr(Loading(endpoint=tuple(words), device="cuda"))
+    assert shown == "Loading(device='cuda', endpoint=['price=1', 'header=A: Bearer ${T}', 'token_env=T'])"
 
 
 # The protocol's words
@@ -234,7 +238,7 @@ def test_every_bit_of_a_number_arrives(datatype, dtype, binary):
     rng = np.random.default_rng(0)
     batch = rng.integers(0, 256, (7, 5, 3, 16), np.uint8).view(dtype)
     batch = np.where(np.isfinite(batch), batch, 1).astype(dtype)
-    body, headers = encode(Tensor("x", datatype, (None,)), batch, "y", binary=binary)
+    body, headers = encode(TensorInfo("x", datatype, (None,)), batch, "y", binary=binary)
     head = body[: int(headers["Inference-Header-Content-Length"])] if binary else body
     (sent,) = json.loads(head)["inputs"]
     tail = body[len(head) :]
@@ -295,7 +299,7 @@ def test_what_is_no_answer_is_refused(body):
     ],
 )  # fmt: skip
 def test_what_is_no_metadata_is_refused(body):
-    with pytest.raises(ModelError, match="url gives no metadata of the Open Inference Protocol"):
+    with pytest.raises(ModelError, match="url sent no metadata of the Open Inference Protocol"):
         read_metadata(as_reply(body), "url")
 
 
@@ -303,7 +307,7 @@ def test_metadata_may_say_little():
     assert read_metadata(as_reply(b'{"name": "net", "inputs": null}'), "url").inputs == ()
     tensor = b'{"name": "x", "datatype": "fp32", "shape": [-1, "3", 8, 8], "parameters": {}}'
     (found,) = read_metadata(as_reply(b'{"inputs": [%b]}' % tensor), "url").inputs
-    assert found == Tensor("x", "FP32", (None, 3, 8, 8))
+    assert found == TensorInfo("x", "FP32", (None, 3, 8, 8))
     assert str(found) == "x FP32 [N,3,8,8]"
 
 
@@ -334,12 +338,12 @@ def transport(server, *words, clock=None, **options):
 
 def ask(carrier, rows=1):
     batch = np.zeros((rows, 16, 16, 3), np.uint8)
-    body, headers = encode(Tensor("x", "UINT8", ()), batch, None, binary=False)
+    body, headers = encode(TensorInfo("x", "UINT8", ()), batch, None, binary=False)
     return carrier.request("POST", "/v2/models/toy/infer", body, headers)
 
 
 def test_pauses_grow_and_are_drawn_from_the_seed(server, monkeypatch):
-    monkeypatch.setattr(oip_http, "_FIRST_PAUSE", 0.5)
+    monkeypatch.setattr(http, "FIRST_PAUSE", 0.5)
     expected = [base * (1 - 0.5 * draw) for base, draw in zip((0.5, 1, 2, 4), drawn(4), strict=True)]
     server.set([{"status": code} for code in (429, 502, 503, 504)])
     carrier, clock = transport(server)
@@ -361,7 +365,7 @@ def test_a_server_may_say_when_to_come_back(server):
     assert 30 < clock.slept[1] <= 40
     server.set([{"status": 503, "headers": {"Retry-After": "3600"}, "error": "busy"}])
     carrier, clock = transport(server)
-    with pytest.raises(NetworkError, match=r"503 Service Unavailable: busy, asking for 3600 s of patience \(1 attempt\)"):
+    with pytest.raises(NetworkError, match=r"503 Service Unavailable: busy, and asked to wait for 3600 s \(1 attempt\)"):
         ask(carrier)
     assert clock.slept == []
 
@@ -419,21 +423,62 @@ def test_credentials_go_nowhere_else(server, monkeypatch):
     monkeypatch.setenv("TOKEN", "s3cret")
     spec = f"oip:http://127.0.0.1:{server.port}/elsewhere/v2/models/toy"
     with pytest.raises(
-        NetworkError, match=r"sends us on to http://other\.example/v2/models/toy, which is not followed"
+        NetworkError, match=r"redirects to http://other\.example/v2/models/toy, which is not followed"
     ) as caught:
         load_model(spec, endpoint=["token_env=TOKEN"])
     assert "secret" not in str(caught.value)
-    for location, said in (("/v2/models/single", "/v2/models/single"), ("http://[", "nowhere"), ("", "nowhere")):
+    for location, said in (
+        ("/v2/models/single", "/v2/models/single"),
+        ("http://[", "an unknown address"),
+        ("", "an unknown address"),
+    ):
         server.set([{"status": 307, "headers": {"Location": location}}])
-        with pytest.raises(NetworkError, match=f"sends us on to {said}, which"):
+        with pytest.raises(NetworkError, match=f"redirects to {said}, which"):
             load_model(server.spec())
+
+
+def test_the_environment_changes_nothing(server, tmp_path, monkeypatch):
+    """No proxy and no .netrc of the environment, and no cookies of the server."""
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password s3cret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    server.set([{"status": 503, "headers": {"Set-Cookie": "session=abc; Path=/"}}])
+    carrier, _ = transport(server)
+    assert ask(carrier).status == 200
+    assert not {"authorization", "cookie", "proxy-authorization"} & set(server.seen()["headers"])
+    assert server.seen()["headers"]["user-agent"] == "becausal"
+
+
+def test_a_connection_is_closed_with_its_transport(server):
+    carrier, _ = transport(server)
+    ask(carrier)
+    client, close = carrier._client, carrier.close
+    del carrier
+    assert not close.alive
+    assert client.is_closed
+
+
+@pytest.mark.parametrize("host", ["a" * 70 + ".example", "xn--a", "b\u00fc..example"])
+def test_a_host_that_cannot_exist(host, capsys):
+    assert main(["inspect", f"oip:http://{host}/v2/models/toy"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "cannot be reached: " in err
+
+
+def test_httpx_that_is_not_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    with pytest.raises(MissingExtraError, match=r"needs httpx.*pip install 'becausal\[endpoint\]'"):
+        load_model("oip:http://127.0.0.1:9/v2/models/toy")
+    assert KINDS["oip"].extra == "endpoint"
 
 
 # A model behind an endpoint
 
 
 def test_an_explanation_through_an_endpoint_equals_the_local_one(server):
-    scene = make_scene(112).picture
+    scene = make_scene(112).image
     here = becausal.explain(scene, "bundled", grain=8)
     server.set(binary=True, extensions=["binary_tensor_data"])
     there = becausal.explain(
@@ -455,7 +500,7 @@ def test_an_explanation_through_an_endpoint_equals_the_local_one(server):
 @pytest.mark.slow
 def test_the_same_in_json(server):
     for seed in (107, 112):
-        scene = make_scene(seed).picture
+        scene = make_scene(seed).image
         model = load_model(server.spec("scenes"), preprocess="tf", endpoint={"binary": "no"})
         assert same(becausal.explain(scene, "bundled"), becausal.explain(scene, model))
 
@@ -488,9 +533,9 @@ def test_shapes_types_and_layouts(name, binary, server, local):
 
 
 def test_whole_numbers_must_stay_whole(server, tmp_path):
-    with pytest.raises(ModelError, match=r"x UINT8 \[N,16,16,3\] takes whole numbers from 0 to 255, and .* tf makes others"):
+    with pytest.raises(ModelError, match=r"x UINT8 \[N,16,16,3\] takes integers from 0 to 255, but the normalisation tf"):
         load_model(server.spec(), preprocess="tf")
-    with pytest.raises(ModelError, match="from -128 to 127, and the preprocessing raw makes others"):
+    with pytest.raises(ModelError, match="from -128 to 127, but the normalisation raw produces other values"):
         load_model(server.spec(), endpoint={"datatype": "INT8"})
     (tmp_path / "card.toml").write_text("scale = 0.5\nmean = 127.5\nstd = -0.5\n")  # 255 - x
     view = picture()[None]
@@ -501,14 +546,14 @@ def test_whole_numbers_must_stay_whole(server, tmp_path):
 def test_labels_only(server):
     found = explain(load_model(server.spec("labelled"), labels=["dark", "bright"]))
     assert found.label == "bright"
-    assert "the model gives labels only, no scores" in found.notes
+    assert "the model returns labels only, no scores" in found.notes
 
 
 def test_names_and_layout_may_come_from_a_toml_file(server, tmp_path):
     (tmp_path / "card.toml").write_text('preprocess = "tf"\noutput_name = "logits"\nlayout = "nchw"\ninput = "input"\n')
     server.set(binary=True, extensions=["binary_tensor_data"])
     model = load_model(server.spec("scenes"), preprocess=tmp_path / "card.toml")
-    view = make_scene(3).picture[None]
+    view = make_scene(3).image[None]
     assert np.allclose(model.classify(view), load_model("bundled").classify(view), atol=1e-6)
     assert model.info.output == "probabilities"
     with pytest.raises(ModelError, match="no output 'scores'; it has probs, logits"):
@@ -576,21 +621,21 @@ LASTING = {
     "slow": ({"sleep": 0.5}, "no answer within 0.15 s"),
     "dripping": ({"pieces": 1, "pause": 0.01}, "no answer within 0.15 s"),
     "unavailable": ({"status": 503, "error": "no worker"}, "503 Service Unavailable: no worker (3 attempts)"),
-    "cut": ({"reset": "body"}, "the answer broke off"),
-    "cut early": ({"reset": "before"}, "the connection was cut"),
-    "wrong shape": ({"shape": [1, 3]}, "is said to have the shape [1, 3], and has not"),
+    "cut": ({"reset": "body"}, "the response was incomplete"),
+    "cut early": ({"reset": "before"}, "the connection was closed"),
+    "wrong shape": ({"shape": [1, 3]}, "values do not fit its shape [1, 3]"),
     "too many rows": ({"twice": True}, "images; expected ("),
-    "too few numbers": ({"flat": 1}, "and has not"),
+    "too few numbers": ({"flat": 1}, "values do not fit its shape"),
     "NaN": ({"nan": True}, "NaN or infinite"),
     "infinite": ({"infinite": True}, "NaN or infinite"),
     "null": ({"null": True}, "NaN or infinite"),
-    "no JSON": ({"body": "<html>\noops"}, "no JSON: '<html> oops'"),
+    "no JSON": ({"body": "<html>\noops"}, "not JSON: '<html> oops'"),
     "no object": ({"body": "[1]"}, "expected an object"),
     "no outputs": ({"body": '{"outputs": []}'}, "without outputs"),
     "another output": (
-        {"body": '{"outputs": [{"name": "z", "datatype": "FP32", "shape": [1], "data": [1]}]}'}, "no output 'scores', but z"
+        {"body": '{"outputs": [{"name": "z", "datatype": "FP32", "shape": [1], "data": [1]}]}'}, "no output 'scores', only z"
     ),
-    "redirect": ({"status": 308, "headers": {"Location": "http://other.example/x"}}, "sends us on to http://other.example/x"),
+    "redirect": ({"status": 308, "headers": {"Location": "http://other.example/x"}}, "redirects to http://other.example/x"),
     "refused": ({"status": 403, "error": "not you"}, "403 Forbidden: not you"),
     "gone": ({"status": 404, "error": "unloaded"}, "404 Not Found: unloaded"),
     "broken": ({"status": 500, "error": "CUDA\nerror"}, "500 Internal Server Error: CUDA error"),
@@ -661,11 +706,11 @@ def free_port():
         ("/v2/models/loading", "is not ready: 400 Bad Request: still loading"),
         ("/page/v2/models/toy", "no metadata of the Open Inference Protocol"),
         ("/v2/models/nameless", "--endpoint shape=N,3,224,224"),
-        ("/v2/models/named", "are no numbers: scores are needed"),
+        ("/v2/models/named", "is numeric: scores are needed"),
         ("/v2/models/two", "2 inputs (x, y)"),
         ("/v2/models/flat", "x FP32 [N,768] has 2 axes; images need 4"),
-        ("/v2/models/text", "x BYTES [N,16,16,3] is of a type"),
-        ("/nothing", "names no served model"),
+        ("/v2/models/text", "x BYTES [N,16,16,3] has a type"),
+        ("/nothing", "is not the address of a model"),
     ],
 )
 def test_what_is_no_classifier_says_so(path, said, server, capsys):
@@ -678,7 +723,7 @@ def test_what_is_no_classifier_says_so(path, said, server, capsys):
 
 def test_nobody_there(capsys, monkeypatch):
     assert main(["inspect", f"oip:http://127.0.0.1:{free_port()}/v2/models/toy"]) == 2
-    assert "nothing listens at 127.0.0.1:" in capsys.readouterr().err
+    assert "no server is listening at 127.0.0.1:" in capsys.readouterr().err
     monkeypatch.setattr(socket, "getaddrinfo", no_such_host)
     assert main(["inspect", "oip:http://nowhere.invalid/v2/models/toy"]) == 2
     assert "there is no host nowhere.invalid" in capsys.readouterr().err
@@ -696,7 +741,7 @@ def test_another_protocol_says_so(capsys):
             done = pool.submit(greet, listener)
             assert main(["inspect", f"oip:http://127.0.0.1:{listener.getsockname()[1]}/v2/models/toy"]) == 2
             done.result()
-    assert "it does not speak HTTP" in capsys.readouterr().err
+    assert "the response is not HTTP" in capsys.readouterr().err
 
 
 def greet(listener):
@@ -708,13 +753,13 @@ def greet(listener):
 
 def test_a_version_that_changes_is_refused(server):
     server.set([None, None, {"version": "2"}])
-    with pytest.raises(AnswerError, match=r"as version 1 and now as 2: name one in the address, as …/versions/2"):
+    with pytest.raises(AnswerError, match=r"changed from 1 to 2: name one in the address, e\.g\. …/versions/2"):
         explain(load_model(server.spec(), batch_size=4))
 
 
 def test_a_server_that_dies_and_comes_back(tmp_path, monkeypatch, capsys, local):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(oip_http, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(http, "FIRST_PAUSE", 0.01)
     monkeypatch.chdir(tmp_path)
     Image.fromarray(picture()).save("photo.png")
     server = Server()
@@ -722,9 +767,9 @@ def test_a_server_that_dies_and_comes_back(tmp_path, monkeypatch, capsys, local)
     words = ["explain", "photo.png", "--model", server.spec(), "--fill", "black", "--grain", "1", "--batch-size", "4"]
     assert main([*words, "--endpoint", "retries=2"]) == 2
     out, err = capsys.readouterr()
-    assert "The model failed before the search was done." in out
+    assert "The model failed before the search finished." in out
     assert err.count("\n") == 1
-    assert "cannot be asked: nothing listens at" in err
+    assert "failed: no server is listening at" in err
     assert Explanation.load("becausal-out/photo").stopped_by == "failure"
     server.stop()
     server = Server("--port", str(server.port))
@@ -736,8 +781,8 @@ def test_a_server_that_dies_and_comes_back(tmp_path, monkeypatch, capsys, local)
         kept = entry["calls"] + PROBES - asked
         assert kept >= 4
         assert entry["notes"][-1] == (
-            f"{asked * 0.01:.2f} spent so far at 0.01 an image: {asked} images asked of the endpoint (6 to get to know "
-            f"it), {kept} known from the cache"
+            f"{asked * 0.01:.2f} spent so far at 0.01 per image: {asked} images evaluated by the server (6 of them probe "
+            f"images), {kept} answered from the cache"
         )
         assert same(Explanation.load("becausal-out/photo"), local)
     finally:
@@ -749,7 +794,7 @@ def test_a_server_that_dies_and_comes_back(tmp_path, monkeypatch, capsys, local)
 
 def test_a_run_that_was_killed_does_not_pay_twice(server, tmp_path):
     """SIGKILL in the middle; the second run asks nothing again but the batch that was under way."""
-    Image.fromarray(make_scene(112).picture).save("scene.png")
+    Image.fromarray(make_scene(112).image).save("scene.png")
     batch = 4
     command = [
         sys.executable,
@@ -805,7 +850,7 @@ def test_what_is_known_is_not_asked(server, local):
     # The probes, and what the run itself asks twice to see whether the answer stands.
     repeated = len(server.seen()["pictures"]) - PROBES
     assert repeated == 2
-    assert again.notes[-1].endswith(f", {local.calls - 2} known from the cache")
+    assert again.notes[-1].endswith(f", {local.calls - 2} answered from the cache")
     server.set()
     assert same(explain(load_model(server.spec(), endpoint={"cache": None})), local)
     assert len(server.seen()["pictures"]) == local.calls + PROBES
@@ -845,11 +890,11 @@ def test_a_cache_that_cannot_be_used(server, tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / FILE).write_bytes(b"this is no database, whatever it is called" * 100)
-    with pytest.raises(OutputError, match=r"answers\.sqlite3 cannot be used \(file is not a database\): remove it"):
+    with pytest.raises(OutputError, match=r"answers\.sqlite3 cannot be used \(file is not a database\): delete it"):
         load_model(server.spec(), endpoint={"cache": folder})
     (tmp_path / "cache").write_text("a file where the folder should be")
     model = load_model(server.spec())
-    assert any(note.startswith("answers are not kept: the cache") for note in model.info.notes)
+    assert any(note.startswith("answers are not cached: the cache") for note in model.info.notes)
     assert np.array_equal(model.classify(picture()[None]), corner(picture()[None]))
     with pytest.raises(OutputError):
         load_model(server.spec(), endpoint={"cache": tmp_path / "cache"})
@@ -862,7 +907,7 @@ def test_a_cache_that_breaks_halfway_loses_nothing(server, tmp_path, local):
     base.close()
     found = explain(model)
     assert same(found, local)
-    assert sum(note.startswith("answers are no longer kept: ") for note in found.notes) == 1
+    assert sum(note.startswith("answers are no longer cached: ") for note in found.notes) == 1
 
 
 def items(start, count, size=1000):
@@ -925,7 +970,7 @@ def test_no_secret_is_shown_or_kept(server, monkeypatch, capsys):
     place = server.spec().removeprefix("oip:http://")
     common = ["--fill", "black", "--grain", "1", "--json"]
     assert main(["explain", "photo.png", "-m", f"oip:http://me:s3cret-pass@{place}", *common]) == 2  # not these
-    assert "refuses the credentials given (401 Unauthorized: who are you?)" in capsys.readouterr().err
+    assert "refuses the given credentials (401 Unauthorized: who are you?)" in capsys.readouterr().err
     assert main(["inspect", server.spec()]) == 2
     assert "refuses a request without credentials" in capsys.readouterr().err
     words = ["--endpoint", "token_env=MY_TOKEN", "--endpoint", "header=X-Key: s3cret-key", "--endpoint", "price=0.5"]
@@ -948,6 +993,9 @@ def test_no_secret_is_shown_or_kept(server, monkeypatch, capsys):
     capsys.readouterr()
     assert main(["verify", "becausal-out/photo"]) == 2
     assert "500 Internal Server Error: failed with Bearer ***" in capsys.readouterr().err
+    server.set([{"body": "Bearer s3cret-token"}] * 9, token="Bearer s3cret-token")
+    assert main(["verify", "becausal-out/photo"]) == 2
+    assert "not JSON: 'Bearer ***'" in capsys.readouterr().err
     server.set(token="Bearer other")
     assert main(["verify", "becausal-out/photo"]) == 2
     monkeypatch.setenv("MY_TOKEN", "other")
@@ -959,10 +1007,10 @@ def test_money_is_said(server, capsys, local):
     words = ["explain", "photo.png", "-m", server.spec(), "--fill", "black", "--grain", "1", "--max-calls", "500"]
     assert main([*words, "--endpoint", "price=0.02"]) == 0
     out = capsys.readouterr().out
-    assert f"{local.calls} calls, worth {local.calls * 0.02:.2f} of a budget of 10.00, " in out
-    assert f"{(local.calls + PROBES) * 0.02:.2f} spent so far at 0.02 an image" in out
+    assert f"{local.calls} calls, priced at {local.calls * 0.02:.2f} (budget 10.00), " in out
+    assert f"{(local.calls + PROBES) * 0.02:.2f} spent so far at 0.02 per image" in out
     assert main(words) == 0
-    assert "worth" not in capsys.readouterr().out
+    assert "priced" not in capsys.readouterr().out
 
 
 def test_plain_http_with_credentials_is_noted(server, monkeypatch):
@@ -979,7 +1027,7 @@ def test_plain_http_with_credentials_is_noted(server, monkeypatch):
 def test_the_documentation_is_true(server, capsys, monkeypatch):
     """Every `becausal` line of docs/endpoints.md, with our server in the place of the one it speaks of."""
     text = (ROOT / "docs" / "endpoints.md").read_text(encoding="utf-8")
-    Image.fromarray(make_scene(107, size=512).picture).save("photo.jpg", quality=95)
+    Image.fromarray(make_scene(107, size=512).image).save("photo.jpg", quality=95)
     shutil.copy(BUNDLED / "labels.txt", "names.txt")
     monkeypatch.setenv("API_TOKEN", "t")
     blocks = re.findall(r"^```bash\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
@@ -1040,7 +1088,7 @@ def is_ready(port):
 def test_mlserver(mlserver, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     spec = f"oip:http://127.0.0.1:{mlserver}/v2/models/scenes"
-    scene = make_scene(112).picture
+    scene = make_scene(112).image
     there = becausal.explain(scene, load_model(spec, preprocess="tf", labels=BUNDLED / "labels.txt"), grain=8)
     here = becausal.explain(scene, "bundled", grain=8)
     assert there.label == here.label

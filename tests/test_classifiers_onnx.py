@@ -98,7 +98,7 @@ def test_a_fixed_batch_is_padded(tmp_path):
 def test_types_of_input(tmp_path, kind, preset):
     path, weights = make(tmp_path / "net.onnx", ["N", 3, 6, 8], kind=kind)
     classifier = load_model(path)
-    assert f"{preset}:" in classifier.info.numbers
+    assert f"{preset}:" in classifier.info.normalisation
     tolerance = 5e-3 if kind == "f2" else 1e-4
     assert np.allclose(classifier.classify(pixels()), expected(weights, pixels(), preset), atol=tolerance)
     view, background = pixels(2)
@@ -112,7 +112,7 @@ def test_one_softmax_at_most(tmp_path):
         path, weights = make(tmp_path / "net.onnx", ["N", 3, 6, 8], ends=(end,), names=(name,))
         assert np.allclose(load_model(path).classify(pixels()), expected(weights, pixels()), atol=1e-5)
     make(tmp_path / "net.onnx", ["N", 3, 6, 8], ends=("none",), names=("y",))
-    with pytest.raises(ModelError, match="option says probabilities"):
+    with pytest.raises(ModelError, match="option states probabilities"):
         load_model(tmp_path / "net.onnx", returns="probabilities")
 
 
@@ -124,14 +124,14 @@ def test_several_outputs(tmp_path):
     assert np.allclose(classifier.classify(pixels()), expected(weights, pixels()), atol=1e-5)
     path, weights = make(file, ["N", 3, 6, 8], ends=("pixels", "none", "softmax"), names=("a", "b", "c"))
     classifier = load_model(path, preprocess="imagenet")
-    assert "of the outputs a, b, c b is read" in classifier.info.notes[0]
-    (tmp_path / "net.toml").write_text('output_name = "c"\npreprocess = "imagenet"\noutput = "probabilities"')
+    assert "the outputs a, b, c: b is used" in classifier.info.notes[0]
+    (tmp_path / "net.toml").write_text('output_name = "c"\npreprocess = "imagenet"\nreturns = "probabilities"')
     assert load_model(path).info.notes == ()
     (tmp_path / "net.toml").write_text('output_name = "d"')
     with pytest.raises(ModelError, match="no output 'd'; it has a, b, c"):
         load_model(path)
     (tmp_path / "net.toml").write_text('output_name = "a"')
-    with pytest.raises(ModelError, match="no classifier"):
+    with pytest.raises(ModelError, match="is not a classifier"):
         load_model(path)
 
 
@@ -181,7 +181,7 @@ def test_free_sizes(tmp_path):
     path, _ = make(tmp_path / "net.onnx", ["N", 3, "h", "w"])
     assert any("224x224 assumed" in note for note in load_model(path).info.notes)
     assert load_model(path, resize="48/32").info.geometry.grid == (32, 32)
-    with pytest.raises(ModelError, match="the crop is 5x5 but"):
+    with pytest.raises(ModelError, match="the crop is 5x5, but"):
         load_model(make(tmp_path / "net.onnx", ["N", 3, 6, 8])[0], resize="9/5")
 
 
@@ -224,12 +224,12 @@ def test_memory_that_is_bound_on_a_device_gives_the_same(tmp_path, kind):
     """On the CPU, which onnxruntime treats as one more device."""
     import onnxruntime
 
-    from becausal.models.onnx_binding import BoundRun
+    from becausal.models.onnx_binding import BoundSession
 
     path, _ = make(tmp_path / "net.onnx", ["N", 3, 6, 8], kind=kind)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     (entry,), (output,) = session.get_inputs(), session.get_outputs()
-    bound = BoundRun(session, entry.name, output.name, "cpu")
+    bound = BoundSession(session, entry.name, output.name, "cpu")
     rng = np.random.default_rng(0)
     found = []
     for rows in (4, 1, 4, 4, 2):
@@ -237,13 +237,13 @@ def test_memory_that_is_bound_on_a_device_gives_the_same(tmp_path, kind):
         found.append(bound(batch))
         assert np.array_equal(found[-1], session.run([output.name], {entry.name: batch})[0])
     assert not np.array_equal(found[0], found[2])  # an answer is not overwritten by the next
-    assert len(bound._kept) == 3
+    assert len(bound._bindings) == 3
 
 
 def test_a_device_may_have_a_number():
-    from becausal.models.onnx_file import _number_of
+    from becausal.models.onnx_file import _device_id
 
-    assert [_number_of(name) for name in ("cuda", "cuda:0", "cuda:3")] == [0, 0, 3]
+    assert [_device_id(name) for name in ("cuda", "cuda:0", "cuda:3")] == [0, 0, 3]
 
 
 def test_threads_may_share_a_classifier(tmp_path):

@@ -1,4 +1,4 @@
-"""Numbers, geometry, TOML files, and the meaning of raw outputs."""
+"""Normalisation, geometry, TOML files, and the meaning of raw outputs."""
 
 import numpy as np
 import pytest
@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 from becausal.core.errors import AnswerError, ModelError, OptionError
 from becausal.models.compose import Composer
 from becausal.models.loading import Loading
-from becausal.models.outputs import Reading, as_table, name_classes, read_output
+from becausal.models.outputs import OutputDecoder, as_table, make_decoder, name_classes
 from becausal.models.preprocess import (
     PRESETS,
     Normalisation,
-    choose_numbers,
-    parse_numbers,
+    choose_normalisation,
+    parse_normalisation,
     parse_resize,
     plan_geometry,
 )
-from becausal.models.settings import gather_settings
+from becausal.models.settings import resolve_settings
 
 GREY = Normalisation(1 / 255, order="grey", name="grey")
-NUMBERS = [*PRESETS.values(), parse_numbers("caffe:104,117,123"), GREY]
+NORMALISATIONS = [*PRESETS.values(), parse_normalisation("caffe:104,117,123"), GREY]
 
 
 def picture(seed, shape=(9, 11, 3), dtype=np.uint8):
@@ -47,11 +47,11 @@ def test_presets_are_what_their_names_say():
     assert np.allclose(grey[..., 0], pixels @ [0.299, 0.587, 0.114] / 255, atol=1e-6)
 
 
-@pytest.mark.parametrize("numbers", NUMBERS, ids=lambda n: n.name)
+@pytest.mark.parametrize("normalisation", NORMALISATIONS, ids=lambda n: n.name)
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
-def test_composing_then_normalising_is_the_same_bit_for_bit(numbers, layout, dtype):
-    composer = Composer(numbers.apply, layout=layout, dtype=np.dtype(dtype))
+def test_composing_then_normalising_is_the_same_bit_for_bit(normalisation, layout, dtype):
+    composer = Composer(normalisation.apply, layout=layout, dtype=np.dtype(dtype))
     view, background = picture(1), picture(2)
     visible = np.random.default_rng(3).random((5, 9, 11)) < 0.5
     batch = composer.compose([composer.stage(view, background)], np.zeros(5, np.intp), visible)
@@ -84,7 +84,7 @@ def test_raw_arrays_of_any_dimension_compose(grid, channels, dtype, seed):
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(["nchw", "nhwc"]), st.integers(0, 999), st.booleans())
 def test_a_composer_that_remembers_what_a_row_showed_makes_the_same_bits(layout, seed, is_written_to):
-    composer = Composer(PRESETS["tf"].apply, layout=layout, dtype=np.dtype(np.float32), remembers=True)
+    composer = Composer(PRESETS["tf"].apply, layout=layout, dtype=np.dtype(np.float32), is_incremental=True)
     rng = np.random.default_rng(seed)
     pairs = [(picture(seed + i), picture(seed + i + 500)) for i in range(2)]
     staged = [composer.stage(*pair) for pair in pairs]
@@ -97,22 +97,22 @@ def test_a_composer_that_remembers_what_a_row_showed_makes_the_same_bits(layout,
             assert np.array_equal(row, composer.batch(np.where(seen[..., None], *pairs[pair])[None])[0])
         if is_written_to:
             batch += 1
-            composer.forget()
+            composer.invalidate()
 
 
 def test_a_mutant_that_shows_little_is_changed_and_not_written_again():
-    composer = Composer(PRESETS["tf"].apply, dtype=np.dtype(np.float32), remembers=True)
+    composer = Composer(PRESETS["tf"].apply, dtype=np.dtype(np.float32), is_incremental=True)
     staged, visible = composer.stage(picture(0), picture(1)), np.zeros((1, 9, 11), bool)
     batch = composer.compose([staged], np.zeros(1, np.intp), visible)
     batch[0, 0, 0] = 7.0  # what nobody may do, to see who writes there
     visible[0, 4, 4] = True
     assert composer.compose([staged], np.zeros(1, np.intp), visible)[0, 0, 0, 0] == 7.0
-    composer.forget()
+    composer.invalidate()
     assert composer.compose([staged], np.zeros(1, np.intp), visible)[0, 0, 0, 0] != 7.0
 
 
 def test_a_mutant_whose_making_was_interrupted_is_written_whole(monkeypatch):
-    composer = Composer(PRESETS["tf"].apply, dtype=np.dtype(np.float32), remembers=True)
+    composer = Composer(PRESETS["tf"].apply, dtype=np.dtype(np.float32), is_incremental=True)
     staged, visible = composer.stage(picture(0), picture(1)), np.zeros((1, 9, 11), bool)
     expected = composer.compose([staged], np.zeros(1, np.intp), visible).copy()
     visible[0, 4, 4] = True
@@ -173,19 +173,19 @@ def test_geometry_and_what_is_assumed():
     assert "224x224 assumed" in notes[0]
     assert plan_geometry(None, resize=300, crop=None, interpolation=None)[0].grid == (300, 300)
     assert "black" in plan_geometry((224, 224), resize=200, crop=None, interpolation=None)[1][0]
-    with pytest.raises(ModelError, match="the network takes 224x224"):
+    with pytest.raises(ModelError, match="the network's input is 224x224"):
         plan_geometry((224, 224), resize=None, crop=(200, 200), interpolation=None)
 
 
-def test_assumed_numbers_are_said():
+def test_an_assumed_normalisation_is_noted():
     for channels, name in [(3, "imagenet"), (1, "unit"), (7, "raw")]:
-        numbers, notes = choose_numbers(None, channels=channels)
-        assert numbers.name == name
+        normalisation, notes = choose_normalisation(None, channels=channels)
+        assert normalisation.name == name
         assert f"{name} assumed" in notes[0]
-    assert choose_numbers(PRESETS["tf"], channels=3)[1] == ()
-    assert choose_numbers(None, channels=3, is_integer=True)[0].name == "raw"
-    with pytest.raises(ModelError, match="3 numbers per pixel"):
-        choose_numbers(PRESETS["imagenet"], channels=1)
+    assert choose_normalisation(PRESETS["tf"], channels=3)[1] == ()
+    assert choose_normalisation(None, channels=3, is_integer=True)[0].name == "raw"
+    with pytest.raises(ModelError, match="is for 3 channels, but the network has 1"):
+        choose_normalisation(PRESETS["imagenet"], channels=1)
 
 
 # ---- TOML
@@ -201,29 +201,29 @@ def test_a_toml_file_next_to_the_model(tmp_path):
     file = card(
         tmp_path,
         'mean = [1, 2, 3.5]\nstd = 2\nscale = 0.5\norder = "bgr"\nresize = "squash:64"\ncrop = [60, 50]\n'
-        'interpolation = "lanczos"\nlabels = "names.txt"\noutput = "logits"\n'
+        'interpolation = "lanczos"\nlabels = "names.txt"\nreturns = "logits"\n'
         'input = "x"\noutput_name = "y"\nlayout = "nhwc"\n',
     )
-    said = gather_settings(file, Loading())
-    assert said.numbers == Normalisation(0.5, (1.0, 2.0, 3.5), (2.0,), "bgr", "TOML file")
-    assert (said.resize, said.crop, said.interpolation) == ((64, 64), (60, 50), "lanczos")
-    assert (said.labels, said.output, said.layout) == (("cat", "dog"), "logits", "nhwc")
-    assert (said.input_name, said.output_name) == ("x", "y")
+    found = resolve_settings(file, Loading())
+    assert found.normalisation == Normalisation(0.5, (1.0, 2.0, 3.5), (2.0,), "bgr", "TOML file")
+    assert (found.resize, found.crop, found.interpolation) == ((64, 64), (60, 50), "lanczos")
+    assert (found.labels, found.returns, found.layout) == (("cat", "dog"), "logits", "nhwc")
+    assert (found.input_name, found.output_name) == ("x", "y")
 
 
 def test_options_win_over_the_file(tmp_path):
-    file = card(tmp_path, 'preprocess = "tf"\nresize = 64\nlabels = ["a"]\noutput = "logits"\n')
-    said = gather_settings(file, Loading(preprocess="raw", resize="squash", labels=("b", "c"), returns="multilabel"))
-    assert said.numbers is PRESETS["raw"]
-    assert (said.resize, said.labels, said.output) == ("squash", ("b", "c"), "multilabel")
-    recorded = said.loading.record()
+    file = card(tmp_path, 'preprocess = "tf"\nresize = 64\nlabels = ["a"]\nreturns = "logits"\n')
+    found = resolve_settings(file, Loading(preprocess="raw", resize="squash", labels=("b", "c"), returns="multilabel"))
+    assert found.normalisation is PRESETS["raw"]
+    assert (found.resize, found.labels, found.returns) == ("squash", ("b", "c"), "multilabel")
+    recorded = found.loading.record()
     assert recorded == {"preprocess": "raw", "resize": "squash", "labels": ["b", "c"], "returns": "multilabel"}
-    assert Loading.from_record(recorded) == said.loading
+    assert Loading.from_record(recorded) == found.loading
     other = tmp_path / "other.toml"
     other.write_text('preprocess = "unit"')
-    assert gather_settings(file, Loading(preprocess=other)).numbers is PRESETS["unit"]
+    assert resolve_settings(file, Loading(preprocess=other)).normalisation is PRESETS["unit"]
     with pytest.raises(ModelError, match="there is no file"):
-        gather_settings(file, Loading(preprocess="missing.toml"))
+        resolve_settings(file, Loading(preprocess="missing.toml"))
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_options_win_over_the_file(tmp_path):
         ('mean = "a"', "expected a number"),
         ("mean = [true]", "expected a number"),
         ("std = 0", "not 0"),
-        ("crop = [1, 2, 3]", "no size"),
+        ("crop = [1, 2, 3]", "is not a size"),
         ('resize = "x"', "unknown resize"),
         ('interpolation = "x"', "unknown interpolation"),
         ("input = 3", "expected a name"),
@@ -245,7 +245,7 @@ def test_options_win_over_the_file(tmp_path):
 )
 def test_a_toml_file_that_makes_no_sense(tmp_path, text, words):
     with pytest.raises(ModelError, match=words):
-        gather_settings(card(tmp_path, text), Loading())
+        resolve_settings(card(tmp_path, text), Loading())
 
 
 # ---- outputs
@@ -256,22 +256,22 @@ def rows(*values):
 
 
 def test_values_tell_probabilities_from_logits():
-    reading, notes = read_output(rows([0.2, 0.8], [1, 0]), said=None)
-    assert reading.meaning == "probabilities"
+    decoder, notes = make_decoder(rows([0.2, 0.8], [1, 0]), returns=None)
+    assert decoder.returns == "probabilities"
     assert "no softmax" in notes[0]
-    assert np.array_equal(reading.scores(rows([0.3, 0.7])), rows([0.3, 0.7]))
-    reading, notes = read_output(rows([2, -1], [0.5, 0.5]), said=None)
-    assert reading.meaning == "logits"
+    assert np.array_equal(decoder.scores(rows([0.3, 0.7])), rows([0.3, 0.7]))
+    decoder, notes = make_decoder(rows([2, -1], [0.5, 0.5]), returns=None)
+    assert decoder.returns == "logits"
     assert "softmax applied once" in notes[0]
-    assert np.allclose(reading.scores(rows([1000, 1000])), 0.5)
+    assert np.allclose(decoder.scores(rows([1000, 1000])), 0.5)
 
 
 def test_one_column_means_two_classes():
-    reading, notes = read_output(rows([-3], [4]), said=None)
-    assert (reading.classes, reading.is_single, reading.output) == (2, True, "probabilities")
+    decoder, notes = make_decoder(rows([-3], [4]), returns=None)
+    assert (decoder.classes, decoder.is_single, decoder.kind) == (2, True, "probabilities")
     assert "sigmoid applied" in notes[0]
-    assert np.allclose(reading.scores(rows([0], [100])), [[0.5, 0.5], [0, 1]])
-    sure, _ = read_output(np.array([0.2, 0.9]), said=None)
+    assert np.allclose(decoder.scores(rows([0], [100])), [[0.5, 0.5], [0, 1]])
+    sure, _ = make_decoder(np.array([0.2, 0.9]), returns=None)
     assert np.allclose(sure.scores(np.array([0.25])), [[0.75, 0.25]])
     assert name_classes(sure, None) == ("not positive", "positive")
     assert name_classes(sure, ("cat",)) == ("not cat", "cat")
@@ -281,27 +281,27 @@ def test_one_column_means_two_classes():
 
 
 def test_what_is_said_counts_unless_it_cannot_be():
-    many, _ = read_output(rows([3, 4], [-1, 0]), said="multilabel-logits")
-    assert many.output == "multilabel"
+    many, _ = make_decoder(rows([3, 4], [-1, 0]), returns="multilabel-logits")
+    assert many.kind == "multilabel"
     assert np.allclose(many.scores(rows([0, 100])), [[0.5, 1]])
-    assert read_output(rows([0.9, 0.8]), said="multilabel")[0].output == "multilabel"
-    labels, _ = read_output(rows([3, 4], [5, 0]), said="labels")
+    assert make_decoder(rows([0.9, 0.8]), returns="multilabel")[0].kind == "multilabel"
+    labels, _ = make_decoder(rows([3, 4], [5, 0]), returns="labels")
     assert labels.scores(rows([3, 4], [5, 0])).tolist() == [1, 0]
-    with pytest.raises(ModelError, match="say logits instead"):
-        read_output(rows([3, 4]), said="probabilities")
-    kept, notes = read_output(rows([0.5, 0.5], [1, 0]), said="logits")
-    assert kept.meaning == "probabilities"  # never a second softmax
+    with pytest.raises(ModelError, match="use logits instead"):
+        make_decoder(rows([3, 4]), returns="probabilities")
+    kept, notes = make_decoder(rows([0.5, 0.5], [1, 0]), returns="logits")
+    assert kept.returns == "probabilities"  # never a second softmax
     assert "no softmax applied" in notes[0]
 
 
 def test_labels_shapes_and_refusals():
-    reading, _ = read_output(np.array([3, 1]), said=None)
-    assert reading.output == "labels"
-    assert reading.scores(np.array([3, 1])).tolist() == [3, 1]
+    decoder, _ = make_decoder(np.array([3, 1]), returns=None)
+    assert decoder.kind == "labels"
+    assert decoder.scores(np.array([3, 1])).tolist() == [3, 1]
     assert as_table(np.zeros((4, 5, 1, 1))).shape == (4, 5)
     with pytest.raises(AnswerError):
         as_table(np.zeros((4, 5, 2, 2)))
-    with pytest.raises(ModelError, match="no classifier"):
-        read_output(np.zeros((4, 5, 2, 2)), said=None)
+    with pytest.raises(ModelError, match="is not a classifier"):
+        make_decoder(np.zeros((4, 5, 2, 2)), returns=None)
     with pytest.raises(ModelError, match="3 labels but the model has 2"):
-        name_classes(Reading("logits", 2), ("a", "b", "c"))
+        name_classes(OutputDecoder("logits", 2), ("a", "b", "c"))

@@ -7,7 +7,7 @@ import pytest
 
 from becausal.core.contracts import Geometry
 from becausal.core.errors import AnswerError, ModelError
-from becausal.engine.engine import check_scores
+from becausal.engine.calls import check_scores
 from becausal.images.loading import load_image, make_view
 from becausal.models import as_classifier, load_model
 
@@ -115,7 +115,7 @@ def test_attributes_of_a_function():
         return brightness(batch) * 3
 
     predict.labels = ["dark", "bright"]
-    predict.output = "logits"
+    predict.returns = "logits"
     predict.geometry = Geometry((8, 8), 10)
     classifier = as_classifier(predict)
     assert classifier.info.geometry == Geometry((8, 8), 10)
@@ -124,7 +124,7 @@ def test_attributes_of_a_function():
     assert ask(classifier, view, view, np.ones((1, 8, 8), bool)).shape == (1, 2)
 
 
-def test_options_say_the_size_and_the_numbers():
+def test_options_state_size_and_normalisation():
     types = []
 
     def predict(batch):
@@ -142,7 +142,7 @@ FILE = """
 import numpy as np
 SIZE = 8
 LABELS = ["dark", "bright"]
-OUTPUT = "probabilities"
+RETURNS = "probabilities"
 
 def predict(batch):
     assert batch.shape[1:] == (8, 8, 3), batch.shape
@@ -170,6 +170,23 @@ def test_a_file_with_constants(tmp_path):
     assert classifier.classify(view.pixels[None]).shape == (1, 2)
 
 
+def test_the_normalisation_of_a_file_is_applied(tmp_path):
+    path = put(tmp_path, FILE.replace("SIZE = 8", 'SIZE = 8\nPREPROCESS = "unit"').replace(" / 255", ""))
+    classifier = load_model(f"python:{path}:predict")
+    assert classifier.info.normalisation == "unit: RGB, x/255"
+    batch = picture(8, 8)[None]
+    assert np.allclose(classifier.classify(batch), brightness(batch), atol=1e-6)
+    raw = load_model(f"python:{path}:predict", preprocess="raw", returns="multilabel-logits")  # options win
+    assert raw.info.normalisation.startswith("raw")
+
+
+def test_the_former_name_of_a_constant_is_still_read(tmp_path):
+    path = put(tmp_path, FILE.replace("RETURNS =", "OUTPUT ="))
+    assert load_model(f"python:{path}:predict").info.outputs == "probabilities"
+    path = put(tmp_path, FILE.replace("RETURNS =", "OUTPUT = 'labels'\nRETURNS ="))  # the new name wins
+    assert load_model(f"python:{path}:predict").info.outputs == "probabilities"
+
+
 def test_a_file_may_import_its_neighbours(tmp_path):
     put(tmp_path, "NUMBER = 3\n", "neighbour_of_net.py")
     path = put(tmp_path, "from neighbour_of_net import NUMBER\ndef predict(batch):\n    return [NUMBER] * len(batch)\n")
@@ -184,11 +201,11 @@ def test_a_file_may_import_its_neighbours(tmp_path):
         ("def predict(:\n", r"SyntaxError.*line 1"),
         ("import sys\nsys.exit(3)\n", r"SystemExit: 3 \(net.py, line 2\)"),
         ("def other(batch): ...\n", "no function 'predict'; it has other"),
-        ("SIZE = 'x'\ndef predict(batch): ...\n", "constant.*no size"),
+        ("SIZE = 'x'\ndef predict(batch): ...\n", "constant.*is not a size"),
         ("LABELS = 3\ndef predict(batch): ...\n", "constant"),
-        ("OUTPUT = 'x'\ndef predict(batch): ...\n", "constant.*unknown output"),
+        ("RETURNS = 'x'\ndef predict(batch): ...\n", "constant.*unknown value .x. for returns"),
         ("SIZE = 4\ndef predict(batch):\n    raise ValueError('no')\n", r"ValueError: no \(net.py, line 3\)"),
-        ("SIZE = 4\ndef predict(batch):\n    return [1]\n", r"expected one row for each"),
+        ("SIZE = 4\ndef predict(batch):\n    return [1]\n", r"expected one row per image"),
     ],
 )
 def test_what_goes_wrong_in_a_file_is_told_in_one_line(tmp_path, text, words):

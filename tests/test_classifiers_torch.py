@@ -7,7 +7,7 @@ import pytest
 
 from becausal.core.errors import MissingExtraError, ModelError
 from becausal.models import as_classifier, load_model
-from becausal.models.preprocess import PRESETS, parse_numbers
+from becausal.models.preprocess import PRESETS, parse_normalisation
 from becausal.models.torch_compose import DeviceComposer, HostComposer
 
 torch = pytest.importorskip("torch")
@@ -94,23 +94,23 @@ def test_a_module_that_writes_to_its_input_is_asked_about_the_right_mutants(how,
 @pytest.mark.parametrize("preset", [*PRESETS, "caffe:104,117,123"])
 def test_both_composers_make_the_same_bits(preset):
     """The GPU's composer, on the CPU: bits are packed and unpacked, channels lie last in memory."""
-    numbers = parse_numbers(preset)
-    host, device = HostComposer(numbers), DeviceComposer(numbers, "cpu", half=False)
+    normalisation = parse_normalisation(preset)
+    host, device = HostComposer(normalisation), DeviceComposer(normalisation, "cpu", half=False)
     views, grounds = pixels(2), pixels(2, seed=1)
     visible = np.random.default_rng(2).random((5, 12, 10)) < 0.5
     which = np.array([0, 1, 1, 0, 1])
     pairs = list(zip(views, grounds, strict=True))
     ours = device.compose([device.stage(*pair) for pair in pairs], which, visible)
     theirs = host.compose([host.stage(*pair) for pair in pairs], which, visible)
-    composed = host.bring(np.where(visible[..., None], views[which], grounds[which]))
+    composed = host.to_tensor(np.where(visible[..., None], views[which], grounds[which]))
     assert torch.equal(ours, theirs)
     assert torch.equal(ours, composed)
     assert ours.is_contiguous(memory_format=torch.channels_last)
     single = device.compose([device.stage(*pairs[0])], np.zeros(5, np.intp), visible)
     assert single.shape == (5, 3, 12, 10)
     assert single.is_contiguous(memory_format=torch.channels_last)
-    assert device.bring(views).dtype == torch.float32
-    assert DeviceComposer(numbers, "cpu", half=True).bring(views).dtype == torch.float16
+    assert device.to_tensor(views).dtype == torch.float32
+    assert DeviceComposer(normalisation, "cpu", half=True).to_tensor(views).dtype == torch.float16
 
 
 @pytest.mark.parametrize("preset", [*PRESETS])
@@ -169,7 +169,7 @@ SIZE = (12, 10)
 RESIZE = 14
 PREPROCESS = "tf"
 LABELS = ["a", "b"]
-OUTPUT = "logits"
+RETURNS = "logits"
 
 def build(classes="2"):
     return nn.Sequential(nn.Conv2d(3, int(classes), 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -187,12 +187,12 @@ def test_a_file(tmp_path):
     path.write_text(FILE)
     classifier = load_model(f"torch:{path}:build")
     assert classifier.info.notes == ()
-    assert classifier.info.numbers.startswith("tf")
+    assert classifier.info.normalisation.startswith("tf")
     assert classifier.info.geometry.grid == (12, 10)
     assert classifier.info.geometry.resize == 14
     assert load_model(f"torch:{path}:build:3", labels=list("abc")).classify(pixels()).shape == (5, 3)
     for spec, words in [
-        ("wrong", "gave a int; expected a torch"),
+        ("wrong", "returned int; expected a torch"),
         ("broken", r"RuntimeError: two lines \(net.py, line 17\)"),
         ("build:x", "ValueError"),
         ("build:3", "2 labels but the model has 3"),
@@ -205,7 +205,7 @@ def test_a_file(tmp_path):
 
 
 def test_devices():
-    with pytest.raises(ModelError, match="knows no device"):
+    with pytest.raises(ModelError, match="unknown torch device"):
         as_classifier(small(), device="abacus")
     if not torch.cuda.is_available():
         with pytest.raises(ModelError, match="no CUDA device"):

@@ -4,26 +4,35 @@ import ast
 import inspect
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
 import typer
 from PIL import Image
+from rich.console import Console
 
 import becausal
 from becausal.api.explanation import FILES, Explanation
 from becausal.core.errors import OptionError, OutputError
+from becausal.core.request import parse_grain, parse_options
+from becausal.interfaces.cli import progress
 from becausal.interfaces.cli.app import app, main
-from becausal.interfaces.cli.demo import PICTURE, measure_overlap, print_demo
-from becausal.interfaces.cli.explain import check_writable, choose_folders
-from becausal.interfaces.cli.inspect import _meaning
-from becausal.interfaces.cli.settings import Loading, MadeOf, parse_grain, parse_options, spread
+from becausal.interfaces.cli.console import check_writable
+from becausal.interfaces.cli.demo import IMAGE, measure_overlap, print_demo
+from becausal.interfaces.cli.explain import choose_folders
+from becausal.interfaces.cli.options import OptionGroup, expand_options
+from becausal.interfaces.cli.progress import InterruptHandler, ProgressBar
+from becausal.methods import read_meanings
+from becausal.models.loading import Loading
 
 MODEL = """
 import numpy as np
@@ -101,7 +110,7 @@ def test_the_summary_has_a_line_for_every_explanation(place: Path, capsys: pytes
     ]
     assert [line for line in said if line.startswith("explanation")] == [
         lines[0],
-        f"{lines[1]}, also enough alone",
+        f"{lines[1]}, also sufficient on its own",
     ]
     assert "note 2 of 3 explanations were found" in said
     assert run(*words) == 0
@@ -199,6 +208,47 @@ def test_the_second_interrupt_ends_it(place: Path, capsys: pytest.CaptureFixture
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_an_interrupt_handler_asks_to_stop_first_and_raises_then(capsys: pytest.CaptureFixture[str]) -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with InterruptHandler("one moment", signal.SIGINT, signal.SIGTERM) as interrupts:
+        assert not interrupts.is_stopping
+        signal.raise_signal(signal.SIGTERM)
+        assert interrupts.is_stopping
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    assert capsys.readouterr().err == "becausal: stopping: one moment\n"
+
+
+def test_without_a_terminal_progress_is_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = iter([0.0, 1.0, 31.0, 31.0, 32.0])  # a new bar, then a look at each update and one at each line
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    with ProgressBar(has_log=True) as bar:
+        for done in (1, 2, 3):
+            bar.update(done, 3, f"{done} of 3")
+    assert capsys.readouterr().err == "becausal: 2 of 3\n"
+    monkeypatch.undo()
+    for silent in (ProgressBar(has_log=True, quiet=True), ProgressBar("title")):
+        with silent as bar, bar.paused(is_last=False):
+            bar.update(1, None, "text")
+    assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(progress, "open_console", lambda stderr: Console(stderr=stderr, force_terminal=True, width=100))
+    with ProgressBar("a\ntitle", has_time_left=True) as bar:
+        bar.update(1, 2, "[halfway]")
+        with bar.paused(is_last=False):
+            print("between")
+        bar.update(2, 2, "done")
+    out, err = capsys.readouterr()
+    assert out == "between\n"
+    assert "a title" in err
+    assert "[halfway]" in err
+
+
 def test_verify_repeats_the_claims(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("explain", "photo.png", "--model", "python:net.py:predict", *QUICK, "--grain", "4", "--json") == 0
     capsys.readouterr()
@@ -250,7 +300,29 @@ def test_the_options_of_a_method_are_explained(capsys: pytest.CaptureFixture[str
     assert run("methods", "dc-causal", "--json") == 0
     rows = json.loads(capsys.readouterr().out)
     assert all(row["meaning"] for row in rows)
-    assert _meaning(int, "nothing") == ""
+
+
+def test_the_meaning_of_an_option_ends_where_the_next_begins() -> None:
+    @dataclass
+    class Method:
+        """A method.
+
+        first: what it is for,
+        in two lines. None: nothing.
+        None: never.
+        second: other.
+
+        Words.
+        """
+
+        first: int | None = None
+        second: int = 1
+        third: int = 2
+
+    assert read_meanings(Method) == {
+        "first": "what it is for, in two lines. None: nothing. None: never.",
+        "second": "other.",
+    }
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["explain", "--help"], ["scenes"], ["verify", "-h"]])
@@ -260,6 +332,22 @@ def test_help_teaches(words: list[str], capsys: pytest.CaptureFixture[str]) -> N
     assert "Usage: becausal" in said
     if len(words) == 2:
         assert "Examples" in said
+
+
+def commands_of(group: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """All commands and groups, by the words that call them."""
+    found = [path]
+    for name, command in getattr(group, "commands", {}).items():
+        found += commands_of(command, (*path, name))
+    return found
+
+
+@pytest.mark.parametrize("words", commands_of(typer.main.get_command(app)), ids=" ".join)
+def test_help_has_no_types_and_no_empty_defaults(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*words, "--help") == 0
+    shown = capsys.readouterr().out
+    assert not re.findall(r"<[a-z]|default: default|Default: default", shown)
+    assert words in ((), ("scenes",), ("data",), ("data", "make")) or "Examples" in shown
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -282,7 +370,7 @@ def test_the_demo_measures_the_photobomber(place: Path, capsys: pytest.CaptureFi
     assert "becausal explain photo.jpg --model" in said
 
 
-@pytest.mark.skipif(not files("becausal.scenes").joinpath("bundled", PICTURE).is_file(), reason="no bundled image")
+@pytest.mark.skipif(not files("becausal.scenes").joinpath("bundled", IMAGE).is_file(), reason="no bundled image")
 def test_the_demo(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("demo", "--out", "here", "--json") == 0
     (entry,) = json.loads(capsys.readouterr().out)
@@ -305,36 +393,31 @@ def test_folders_do_not_collide() -> None:
 
 
 def test_options_are_parsed_or_refused() -> None:
-    assert parse_options(["min-size = 3", "a=b=c"], 7) == {"min_size": "3", "a": "b=c", "partitions": 7}
+    assert parse_options(["min-size = 3", "a=b=c"]) == {"min_size": "3", "a": "b=c"}
     with pytest.raises(OptionError, match="key=value"):
-        parse_options(["nothing"], None)
+        parse_options(["nothing"])
     assert [parse_grain(text) for text in ("default", "None", "8")] == ["default", None, 8]
     with pytest.raises(OptionError, match="whole pixels"):
         parse_grain("4.5")
 
 
-def join(*, a: Annotated[int, typer.Option("--a")] = 1, b: Annotated[int, typer.Option("--b")] = 2) -> tuple[int, int]:
-    return a, b
+def flag(name: str, default: int) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=int)
 
 
-def test_what_is_made_of_options_gets_them() -> None:
+def test_a_parameter_that_is_a_group_of_options_is_replaced_by_them() -> None:
     seen: list[object] = []
+    group = OptionGroup(lambda given: (given["a"], given["b"]), (flag("a", 1), flag("b", 2)))
 
-    @spread
-    def both(*, first: int, pair: Annotated[tuple[int, int], MadeOf(join)], last: bool = False) -> None:
+    @expand_options
+    def both(*, first: int, pair: Annotated[tuple[int, int], group], last: bool = False) -> None:
         """Words."""
         seen.append((first, pair, last))
 
-    @spread
-    def less(*, pair: Annotated[tuple[int, int], MadeOf(join, without=("b",))]) -> None:
-        seen.append(pair)
-
     assert (both.__name__, both.__doc__) == ("both", "Words.")
     assert list(inspect.signature(both).parameters) == ["first", "a", "b", "last"]
-    assert list(inspect.signature(less).parameters) == ["a"]
     both(first=0, a=3, b=4, last=True)
-    less(a=5)
-    assert seen == [(0, (3, 4), True), (5, 2)]
+    assert seen == [(0, (3, 4), True)]
 
 
 def options_of(name: str) -> list[str]:
@@ -345,7 +428,7 @@ def options_of(name: str) -> list[str]:
     return [parameter.opts[0] for parameter in found.params if parameter.opts[0].startswith("--")]
 
 
-READING = [
+LOADING = [
     "--labels",
     "--preprocess",
     "--resize",
@@ -356,32 +439,31 @@ READING = [
     "--half",
     "--endpoint",
 ]
+COMMANDS = [
+    *("explain", "batch", "compare", "verify", "inspect", "bench", "serve"),
+    *("data make photobombing", "data make roaming"),
+]
 
 
-@pytest.mark.parametrize("name", ["explain", "batch", "compare", "verify", "inspect", "bench", "serve"])
-def test_a_model_is_read_by_the_same_options_everywhere(name: str) -> None:
-    assert options_of(name)[-len(READING) :] == READING
-
-
-@pytest.mark.parametrize("name", ["data make photobombing", "data make roaming"])
-def test_making_a_set_takes_fewer_of_them(name: str) -> None:
-    fewer = [option for option in READING if option not in ("--batch-size", "--threads", "--half")]
-    assert [option for option in options_of(name) if option in READING] == fewer
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_model_is_loaded_with_the_same_options_everywhere(name: str) -> None:
+    assert options_of(name)[-len(LOADING) :] == LOADING
 
 
 def test_batch_asks_as_explain_does() -> None:
     asked = options_of("explain")
-    asked = [option for option in asked[asked.index("--target") :] if option not in ("--complete", "--partitions")]
+    asked = asked[asked.index("--target") :]
     assert options_of("batch")[-len(asked) :] == asked
 
 
 def test_no_two_commands_write_out_the_same_option() -> None:
     written = Counter(
         ast.unparse(node)
-        for path in sorted(Path(becausal.__file__).parent.glob("cli*.py"))
+        for path in sorted(Path(becausal.__file__).parent.glob("interfaces/cli/*.py"))
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "typer.Option"
     )
+    assert len(written) > 30
     assert [option for option, count in written.items() if count > 1] == []
 
 
@@ -394,7 +476,7 @@ def test_methods_and_fills_are_completed(name: str, place: Path) -> None:
 
 
 def test_loading_options_given_win_over_saved_ones() -> None:
-    saved = {"resize": "256", "preprocess": "tf", "unheard": 1}
+    saved = Loading.from_record({"resize": "256", "preprocess": "tf"})
     assert Loading(preprocess="unit").over(saved) == Loading(preprocess="unit", resize="256")
 
 
@@ -402,7 +484,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_made(tmp_p
     check_writable(tmp_path / "a" / "b")
     assert not (tmp_path / "a").exists()
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="no folder"):
+    with pytest.raises(OutputError, match="is not a folder"):
         check_writable(tmp_path / "file" / "b")
 
 

@@ -1,4 +1,4 @@
-"""Methods side by side: the metrics by hand, rows that fail, files that are whole."""
+"""Comparison of methods: metrics against hand-computed values, methods that fail, complete files."""
 
 import json
 import math
@@ -15,7 +15,8 @@ from PIL import Image
 
 from becausal import load_model
 from becausal.api import Request
-from becausal.api.compare import FILES, Comparison, choose_methods, compare_methods
+from becausal.api.compare import choose_methods, compare_methods, save_comparison
+from becausal.core.comparison import Comparison
 from becausal.core.contracts import Answers, Classifier, Finding, Needs, Search
 from becausal.core.errors import ImageError, OptionError, OutputError, TargetError
 from becausal.core.metrics import area_under, overlap, prefixes, trace_curves
@@ -36,7 +37,7 @@ def bundled() -> Classifier:
 
 @cache
 def compared() -> Comparison:
-    return compare_methods(SCENE.picture, bundled(), METHODS_USED, truth=SCENE.occluder.astype(np.uint8) * 255)
+    return compare_methods(SCENE.image, bundled(), METHODS_USED, truth=SCENE.occluder.astype(np.uint8) * 255)
 
 
 class Broken:
@@ -126,13 +127,13 @@ def test_rows_measure_what_each_method_found() -> None:
 
 
 def test_the_same_again() -> None:
-    again = compare_methods(SCENE.picture, bundled(), ("centre",), truth=SCENE.occluder.astype(np.uint8) * 255)
+    again = compare_methods(SCENE.image, bundled(), ("centre",), truth=SCENE.occluder.astype(np.uint8) * 255)
     mine = again.rows[0].record() | {"seconds": 0}
     assert mine == compared().rows[2].record() | {"seconds": 0}
 
 
 def test_a_grain_is_kept_by_all() -> None:
-    found = compare_methods(SCENE.picture, bundled(), ("random", "centre"), request=Request(grain=16))
+    found = compare_methods(SCENE.image, bundled(), ("random", "centre"), request=Request(grain=16))
     for row in found.rows:
         assert row.explanation is not None
         assert row.explanation.checks.minimal_grain == 16
@@ -152,23 +153,23 @@ def test_methods_the_model_cannot_run_are_rows_that_say_why() -> None:
 
 
 def test_a_method_that_breaks_does_not_cost_the_others(broken: str, tmp_path: Path) -> None:
-    found = compare_methods(SCENE.picture, bundled(), (broken, "centre"))
+    found = compare_methods(SCENE.image, bundled(), (broken, "centre"))
     assert found.rows[0].error == "unexpected ZeroDivisionError: in somebody's library"
     assert found.rows[1].explanation is not None
-    found.save(tmp_path)
-    assert "somebody&#x27;s library" in (tmp_path / "comparison.html").read_text()
+    save_comparison(found, tmp_path)
+    assert "somebody&#39;s library" in (tmp_path / "comparison.html").read_text()
 
 
 def test_where_none_can_run_it_is_an_error(broken: str) -> None:
     with pytest.raises(OptionError, match="none of the methods could run: broken: unexpected ZeroDivisionError"):
-        compare_methods(SCENE.picture, bundled(), (broken,))
+        compare_methods(SCENE.image, bundled(), (broken,))
 
 
 def test_what_is_wrong_for_all_is_raised() -> None:
     with pytest.raises(TargetError):
-        compare_methods(SCENE.picture, bundled(), ("centre",), request=Request(target="no such label"))
+        compare_methods(SCENE.image, bundled(), ("centre",), request=Request(target="no such label"))
     with pytest.raises(ImageError, match="the truth has shape"):
-        compare_methods(SCENE.picture, bundled(), ("centre",), truth=np.zeros((9, 9), np.uint8))
+        compare_methods(SCENE.image, bundled(), ("centre",), truth=np.zeros((9, 9), np.uint8))
     with pytest.raises(ImageError):
         compare_methods("nowhere.png", bundled(), ("centre",))
 
@@ -179,9 +180,10 @@ def test_label_only_models_have_no_curves(tmp_path: Path) -> None:
 
     picture = np.zeros((16, 16, 3), np.uint8)
     picture[4:8, 4:8] = 255
-    found = compare_methods(picture, predict, ("centre",), request=Request(fills=("black",)))
+    found = compare_methods(picture, predict, ("centre",), request=Request(fills=("#00000A",)))
     assert found.rows[0].curves is None
-    found.save(tmp_path)
+    save_comparison(found, tmp_path)
+    assert "All use fill #00000A." in (tmp_path / "comparison.html").read_text(encoding="utf-8")
     record = json.loads((tmp_path / "comparison.json").read_text())
     assert record["rows"][0]["insertion"] is None
     assert record["confidence"] is None
@@ -199,8 +201,8 @@ def test_choosing_methods() -> None:
 # Files
 
 
-class Seen(HTMLParser):
-    """Counts elements and gathers what they point to."""
+class PageElements(HTMLParser):
+    """Collects the tags of a page and the addresses they refer to."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -213,8 +215,8 @@ class Seen(HTMLParser):
 
 
 def test_files(tmp_path: Path) -> None:
-    folder = compared().save(tmp_path / "deep" / "er")
-    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    folder = save_comparison(compared(), tmp_path / "deep" / "er")
+    assert sorted(path.name for path in folder.iterdir()) == ["comparison.html", "comparison.json", "comparison.png"]
     record = json.loads((folder / "comparison.json").read_text())
     assert record["schema"] == "becausal/comparison/1"
     assert record["label"] == SCENE.label
@@ -224,7 +226,7 @@ def test_files(tmp_path: Path) -> None:
     assert all(math.isfinite(row[key]) for row in record["rows"] for key in keys)
     image = Image.open(BytesIO((folder / "comparison.png").read_bytes()))
     assert min(image.size) > 400
-    page = Seen()
+    page = PageElements()
     page.feed((folder / "comparison.html").read_text(encoding="utf-8"))
     assert "script" not in page.tags
     assert page.tags.count("figure") == 1 + len(METHODS_USED)
@@ -232,12 +234,12 @@ def test_files(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_behind_where_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(comparison: Comparison) -> str:
+    def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("becausal.render.comparison_page.render_comparison", fail)
+    monkeypatch.setattr("os.replace", fail)
     with pytest.raises(OutputError, match="No space left"):
-        compared().save(tmp_path)
+        save_comparison(compared(), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -258,13 +260,13 @@ def test_signals_are_compared_as_curves(tmp_path: Path) -> None:
     signal = np.zeros((64, 1))
     signal[10:20] = 1.0
     found = compare_methods(signal, loud, ("causal", "random"), request=Request(fills=("black",)))
-    found.save(tmp_path)
+    save_comparison(found, tmp_path)
     assert (tmp_path / "comparison.png").stat().st_size > 1000
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture, truth = tmp_path / "scene.png", tmp_path / "truth.png"
-    Image.fromarray(SCENE.picture).save(picture)
+    Image.fromarray(SCENE.image).save(picture)
     Image.fromarray(SCENE.occluder.astype(np.uint8) * 255).save(truth)
     words = ["compare", str(picture), "--model", "bundled", "--methods", "centre,random", "--truth", str(truth)]
     assert main([*words, "--out", str(tmp_path / "out")]) == 0

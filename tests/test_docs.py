@@ -1,19 +1,20 @@
-"""What the documentation says to type is typed here, and every example is run.
+"""The commands and snippets of the documentation, and all examples, are run here.
 
-In README.md and in the pages of docs/ an HTML comment marks the block after it:
+In README.md and in the pages of docs/ an HTML comment marks the block that follows it:
 
-    <!-- run -->             the lines of a bash block that begin with `becausal` or `python`, or a whole python block, are
-                             run; `# status 3` at the end of a line is the exit status that is expected
-    <!-- run LIBRARY -->     the same, where that library is installed
-    <!-- file NAME -->       the block is written to a file of that name first
-    <!-- output -->          the block is what the last one that ran has printed; numbers may differ, words may not, and a
-                             line of … stands for any lines
+    <!-- run -->             run a whole python block, or the lines of a bash block that start with `becausal` or `python`;
+                             `# status 3` at the end of a line is the expected exit status
+    <!-- run LIBRARY -->     the same, if that library is installed
+    <!-- file NAME -->       write the block to a file of that name
+    <!-- output -->          the block is the output of the last block that ran; numbers may differ, words may not, and a
+                             line … stands for any lines
 
-The blocks of a document run one after the other in a folder of their own. It holds scenes/ (twelve, from seed 100),
-photo.jpg (one of them, larger), and the bundled classifier under another name, net.onnx with names.txt. Pages that a
-newcomer follows word by word (`FROM_NOTHING`) begin in an empty folder.
+The blocks of a page run in order in a folder of their own. It contains scenes/ (twelve, from seed 100), photo.jpg (one of
+them, larger), and the bundled classifier under another name, net.onnx with names.txt. Pages that a reader follows from the
+start (`FROM_NOTHING`) begin in an empty folder.
 """
 
+import importlib
 import importlib.util
 import os
 import re
@@ -41,7 +42,7 @@ LINK = re.compile(r"\]\((?!https?://)([^)#\s]+)?(?:#([^)\s]+))?\)")
 
 @dataclass(frozen=True)
 class Block:
-    """A marked block: what to do with it, the library or the file's name, its language, text and line."""
+    """A marked block: the action, the name of the library or file, its language, text and line."""
 
     action: str
     name: str
@@ -68,7 +69,7 @@ def has(library: str) -> bool:
 def prepared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("docs")
     assert main(["scenes", "make", "--count", "12", "--seed", "100", "--out", str(folder / "scenes")]) == 0
-    Image.fromarray(make_scene(107, size=512).picture).save(folder / "photo.jpg", quality=95)
+    Image.fromarray(make_scene(107, size=512).image).save(folder / "photo.jpg", quality=95)
     shutil.copy(BUNDLED / "scenes.onnx", folder / "net.onnx")
     shutil.copy(BUNDLED / "labels.txt", folder / "names.txt")
     return folder
@@ -99,12 +100,12 @@ def test_what_a_document_says_to_type_works(document, prepared, tmp_path, monkey
             printed = capsys.readouterr().out
         else:
             assert block.language == "bash", place
-            assert block.commands, f"{place}: no line begins with becausal or python"
+            assert block.commands, f"{place}: no line starts with becausal or python"
             printed = "".join(run_command(command, place, capsys) for command in block.commands)
 
 
 def run_command(command: list[str], place: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """Run a line of a bash block and return what it printed; `# status 3` at its end is the exit status to expect."""
+    """Run a line of a bash block and return its output; `# status 3` at its end is the expected exit status."""
     status = 0
     if command[-3:-1] == ["#", "status"]:
         command, status = command[:-3], int(command[-1])
@@ -120,14 +121,14 @@ def run_command(command: list[str], place: str, capsys: pytest.CaptureFixture[st
 
 
 def in_words(text: str) -> str:
-    """What was printed, every number as #, with single spaces and without empty lines or a plural's s."""
+    """The output with every number as #, single spaces, no empty lines, and counted nouns in the singular."""
     text = re.sub(r"[<>]?\d[\d,.]*(?<![,.])", "#", text)
     text = re.sub(r"\b(piece|pixel|removal|call|voxel|sample)s\b", r"\1", text)
     return "\n".join(" ".join(line.split()) for line in text.splitlines() if line.strip())
 
 
 def as_pattern(shown: str) -> re.Pattern[str]:
-    """The pattern that `in_words` of an output must match to be what is shown."""
+    """The pattern that `in_words` of the real output must match."""
     lines = [".*" if line == "…" else re.escape(line) for line in in_words(shown).splitlines()]
     return re.compile("\n".join(lines), re.DOTALL)
 
@@ -141,7 +142,7 @@ def test_an_output_is_compared_by_its_words():
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_runs(example, tmp_path):
-    """In a process of its own, as a user runs it; an example checks itself what it found."""
+    """In a separate process, as a user runs it; every example checks its own result."""
     text = example.read_text(encoding="utf-8")
     for library in ("torch", "quantus"):
         if (f"import {library}" in text or (library == "torch" and "scenes.network" in text)) and not has(library):
@@ -164,6 +165,45 @@ def test_links_lead_somewhere(document):
 
 
 def anchors(document: Path) -> set[str]:
-    """The anchors of a document's headings, as GitHub makes them."""
+    """The anchors of a document's headings, as on GitHub."""
     headings = re.findall(r"^#+ (.+)$", document.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_opening_image_is_described_once():
+    captions = []
+    for document in (ROOT / "README.md", ROOT / "docs" / "index.md"):
+        title, caption = re.search(
+            r"!\[(.+?)\]\(\S*hero\.png\)\n\n(\*.+?\*)\n\n", document.read_text("utf-8"), re.DOTALL
+        ).groups()
+        captions.append((title, caption))
+    assert captions[0] == captions[1]
+
+
+def test_the_glossary_has_every_term():
+    terms = "view grid visible fill background grain mutant call target sufficient minimal necessary witness responsibility"
+    assert set(terms.split()) <= anchors(ROOT / "docs" / "glossary.md")
+
+
+NAME = re.compile(r"`(becausal(?:\.\w+)+)")
+
+
+@pytest.mark.parametrize("document", [ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *DOCUMENTS], ids=lambda p: p.name)
+def test_every_dotted_name_exists(document):
+    for name in set(NAME.findall(document.read_text(encoding="utf-8"))):
+        assert exists(name), f"{document.name} names {name}, which does not exist"
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name is a module, or an attribute of one."""
+    module, _, attributes = name.partition(".")
+    found = importlib.import_module(module)
+    for attribute in attributes.split("."):
+        module = f"{module}.{attribute}"
+        if not hasattr(found, attribute):
+            try:
+                importlib.import_module(module)
+            except ModuleNotFoundError as error:
+                return error.name is not None and not error.name.startswith("becausal")  # a library that is not installed
+        found = getattr(found, attribute)
+    return True

@@ -15,7 +15,8 @@ from becausal.core.errors import AnswerError, BecausalError, UnstableModelError
 from becausal.core.problem import Problem
 from becausal.core.searches import gather
 from becausal.core.targets import STEP, Target
-from becausal.engine.engine import GRACE, Engine, check_scores
+from becausal.engine.calls import check_scores
+from becausal.engine.engine import GRACE, Engine
 from becausal.methods.causal.refinement import DcCausal
 from becausal.methods.causal.search import Causal
 
@@ -294,14 +295,14 @@ def test_ask_afresh_knows_no_memo_and_counts_the_worst():
     engine = Engine(model)
     subject = case(VALUES, 0, 30)
     outcome = engine.run(subject, asks(rows("3", "0 3")))
-    afresh = engine.ask_afresh(subject, rows("3", "0 3"))
+    afresh = engine.ask_uncached(subject, rows("3", "0 3"))
     assert len(model.rows) == 8
     assert np.abs(afresh.margin - outcome.result[0][1].margin).max() <= STEP / 2  # searches are told steps
 
 
 def test_ask_afresh_asks_no_more_at_once_than_the_model_takes():
     model = Model(batch_size=2)
-    answers = Engine(model).ask_afresh(case(VALUES), rows("3", "0 3", "3 5"))
+    answers = Engine(model).ask_uncached(case(VALUES), rows("3", "0 3", "3 5"))
     assert len(answers) == 3
     assert max(model.batches) <= 2
 

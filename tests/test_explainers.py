@@ -1,6 +1,7 @@
-"""The methods that only ask: one contract for all, and each against its definition."""
+"""The black-box methods: one contract for all, and each against its definition."""
 
 import itertools
+import json
 import sys
 from dataclasses import replace
 from functools import cache
@@ -9,25 +10,27 @@ import numpy as np
 import pytest
 
 import becausal
+from becausal.core.components import count_components
 from becausal.core.contracts import Answers, Stop
 from becausal.core.errors import MissingExtraError, OptionError
 from becausal.core.patches import fit_ridge, superpixels
 from becausal.core.problem import Problem
-from becausal.core.components import count_components
 from becausal.core.searches import Done, step
 from becausal.core.targets import Target
 from becausal.engine.engine import Engine
 from becausal.images.fills import make_background
-from becausal.methods import METHODS, make_explainer
+from becausal.methods import METHODS, list_options, make_explainer, options_of
+from becausal.methods.causal.search import Causal
+from becausal.methods.causal.tuning import Tuning
 from becausal.methods.lime_superpixels import Lime
 from becausal.methods.occlusion import Occlusion
 from becausal.methods.rise import Rise
-from becausal.methods.sbfl import MEASURES, Sbfl, Spectrum, Tally
+from becausal.methods.sbfl import MEASURES, Sbfl, Spectrum, SpectrumCounter
 from becausal.methods.shap_partition import Shap, halve
 from becausal.models import as_classifier
 from becausal.scenes import NOTHING, make_scene
 
-#: Every method of this file, with options that make it ask at most this many questions.
+#: Every method of this file, with options that limit its model calls, and the limit.
 SMALL = {
     "sbfl": ({"mutants": 300}, 300),
     "rise": ({"masks": 300}, 300),
@@ -38,7 +41,7 @@ SMALL = {
     "centre": ({}, 0),
 }
 ASKING = [name for name, (_, calls) in SMALL.items() if calls]
-#: Beaten by the control `centre` now and then: what a small window hides, the rest of the object makes up for.
+#: Sometimes worse than the control `centre`: the rest of the object compensates for a small masked window.
 NOISY = {"occlusion"}
 
 
@@ -48,7 +51,7 @@ def make(name):
     return make_explainer(name, SMALL[name][0])
 
 
-# Classifiers that answer exactly, whatever the batch: the class 1 is bright in one box.
+# Classifiers whose answers do not depend on the batch: class 1 is bright in one box.
 
 
 def bright_part(batch):
@@ -64,7 +67,7 @@ def bright_label(batch):
 
 
 def pose(function, grid, *, channels=1, dtype=np.float32):
-    """The engine's case and the method's problem: a bright view of that grid, a dark background."""
+    """The engine's and the method's problem: a bright view of that grid, a dark background."""
     classifier = as_classifier(function)
     view = np.full((*grid, channels), 180, dtype)
     view[0] = 90  # two colours, so that superpixels have something to find
@@ -81,7 +84,7 @@ def run(name, function, grid, *, seed=0, batch_size=None, max_calls=None, **kind
 
 
 def drive(search, score):
-    """Answer a search from a function of (n, *grid) sets to n scores; its result and all that was asked."""
+    """Answer a search from a function of (n, *grid) sets to n scores; its result and all waves."""
     asked = []
     state = step(search, None)
     while not isinstance(state, Done):
@@ -115,7 +118,7 @@ def test_the_table_says_what_the_class_says(name):
 
 
 @pytest.mark.parametrize("function", [bright_part, bright_label], ids=["scores", "labels"])
-@pytest.mark.parametrize("grid", [(50,), (24, 20), (12, 10, 8)], ids=["signal", "picture", "volume"])
+@pytest.mark.parametrize("grid", [(50,), (24, 20), (12, 10, 8)], ids=["signal", "image", "volume"])
 @pytest.mark.parametrize("name", SMALL)
 def test_a_map_of_any_dimension_that_is_finite_and_costs_what_it_says(name, grid, function):
     kind = {"channels": 3, "dtype": np.uint8} if len(grid) == 2 else {}
@@ -195,6 +198,30 @@ def test_an_option_that_makes_no_sense_is_refused_by_name(name, option):
         make_explainer(name, option)
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_every_option_has_a_description(name):
+    for option in list_options(name):
+        assert len(option.meaning) > 10, option
+
+
+def test_the_tuning_of_causal_is_for_python_only():
+    assert [option.name for option in list_options("causal")] == ["grain", "effort", "several", "overlap"]
+    for option in ({"tuning": "survey=0"}, {"survey": "0"}):
+        with pytest.raises(OptionError, match=r"has no option.*it has grain, effort, several, overlap$"):
+            make_explainer("causal", option)
+    with pytest.raises(OptionError, match="must be a Tuning"):
+        make_explainer("causal", {"tuning": {"magic": 1}})
+
+
+def test_recorded_options_are_json_and_make_the_same_method():
+    assert options_of(Causal(grain=2)) == {"grain": 2, "effort": 1100, "several": 1, "overlap": 0.0}
+    tuned = Causal(several=2, tuning=Tuning(survey=0, reheat=(0.2,)))
+    record = json.loads(json.dumps(options_of(tuned)))
+    assert record["tuning"] == {"survey": 0, "reheat": [0.2]}
+    assert make_explainer("causal", record) == tuned
+    assert make_explainer("causal", {"tuning": Tuning(survey=3)}) == Causal(tuning=Tuning(survey=3))
+
+
 def test_without_the_shap_package_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "shap", None)
     with pytest.raises(MissingExtraError, match=r"becausal\[shap\]"):
@@ -206,14 +233,14 @@ def test_without_the_shap_package_the_error_names_the_extra(monkeypatch):
 
 def test_sbfl_counts_by_hand_on_four_by_four():
     visible = np.ones((4, 4, 4), bool)
-    visible[0, :2] = False  # the upper half hidden: kept
-    visible[1, :, :2] = False  # the left half hidden: lost
-    visible[2, 3, 3] = False  # the last pixel hidden: kept
-    visible[3, 1:3, 1:3] = False  # the middle hidden: lost
-    tally = Tally((4, 4))
-    tally.add(visible[:3], np.array([True, False, True]))
-    tally.add(visible[3:], np.array([False]))
-    a = tally.spectrum()
+    visible[0, :2] = False  # the upper half masked: kept
+    visible[1, :, :2] = False  # the left half masked: lost
+    visible[2, 3, 3] = False  # the last pixel masked: kept
+    visible[3, 1:3, 1:3] = False  # the middle masked: lost
+    counter = SpectrumCounter((4, 4))
+    counter.add(visible[:3], np.array([True, False, True]))
+    counter.add(visible[3:], np.array([False]))
+    a = counter.spectrum()
     assert a.ef.tolist() == [[1, 1, 0, 0], [1, 2, 1, 0], [1, 2, 1, 0], [1, 1, 0, 0]]
     assert a.nf.tolist() == [[1, 1, 2, 2], [1, 0, 1, 2], [1, 0, 1, 2], [1, 1, 2, 2]]
     assert a.ep.tolist() == [[1, 1, 1, 1], [1, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 1]]
@@ -262,12 +289,12 @@ def rng(seed=0):
     return np.random.default_rng(seed)
 
 
-def test_sbfl_hides_more_after_a_pass_and_less_after_a_failure_so_that_both_are_balanced():
+def test_sbfl_masks_more_after_a_pass_and_less_after_a_failure_so_that_both_are_balanced():
     sbfl = Sbfl(mutants=400, chains=20)
     _, asked = drive(sbfl.search(problem_of((32, 32)), rng()), lambda wave: np.ones(len(wave)))
-    hidden = [1 - wave.mean() for wave in asked]
-    assert hidden[0] == pytest.approx(sbfl.share, abs=0.05)
-    assert hidden[-1] > 0.9
+    masked = [1 - wave.mean() for wave in asked]
+    assert masked[0] == pytest.approx(sbfl.share, abs=0.05)
+    assert masked[-1] > 0.9
     assert all(wave.any(axis=(1, 2)).all() for wave in asked)
     _, asked = drive(sbfl.search(problem_of((32, 32)), rng()), lambda wave: np.zeros(len(wave)))
     assert asked[-1].mean() > 0.95
@@ -329,7 +356,7 @@ def test_rise_is_unbiased_however_few_the_masks():
     runs, seen = np.zeros(4), np.zeros(4)
     for seed in range(1500):
         finding, asked = drive(rise.search(problem_of((4,)), rng(seed)), score)
-        visible = np.concatenate(asked).any(axis=0)  # the estimate of a pixel never shown is no estimate
+        visible = np.concatenate(asked).any(axis=0)  # there is no estimate for a pixel that was never shown
         runs += np.where(visible, finding.saliency, 0.0)
         seen += visible
     assert runs / seen == pytest.approx(exact, abs=0.03)
@@ -476,12 +503,12 @@ def find_scenes(count, first=1000):
         scene = make_scene(seed)
         if scene.label == NOTHING or not scene.visible.any():
             continue
-        background = make_background("grey", scene.picture, rng=rng(), read_image=None)
-        scores = classifier.classify(np.stack([scene.picture, background]))
+        background = make_background("grey", scene.image, rng=rng(), read_image=None)
+        scores = classifier.classify(np.stack([scene.image, background]))
         label = classifier.info.labels.index(scene.label)
         if np.argmax(scores[0]) != label or np.argmax(scores[1]) == label:
             continue
-        case = Problem(scene.picture, (background,), Target(label))
+        case = Problem(scene.image, (background,), Target(label))
         found.append((scene, case, replace(case, model=classifier)))
         if len(found) == count:
             return found

@@ -12,20 +12,21 @@ import becausal
 from batch_toys import MODEL, write_pictures
 from becausal.api import Failure, Request, explain_numbered, find_failure
 from becausal.api.explanation import Explanation
-from becausal.batch.reading import Run
-from becausal.bench import performing, run
+from becausal.batch.reading import BatchRun
+from becausal.bench import execution, run
 from becausal.core.checks import removals
 from becausal.core.contracts import Finding, Stop, with_hints
 from becausal.core.errors import AnswerError, NetworkError
 from becausal.engine.engine import Engine
 from becausal.interfaces.cli.app import main
-from becausal.interfaces.web.answers import draw_found
+from becausal.interfaces.web.images import Upload
+from becausal.interfaces.web.job_queue import BackgroundJob
 from becausal.interfaces.web.limits import Limits
-from becausal.interfaces.web.pictures import Upload
-from becausal.interfaces.web.questions import Search
-from becausal.interfaces.web.work import Job
+from becausal.interfaces.web.results import render_explanation
+from becausal.interfaces.web.tasks import ExplainTask
+from becausal.methods.causal.coalitions import CoalitionIndex
 from becausal.models import as_classifier
-from becausal.render.wording import say_stopped
+from becausal.render.wording import describe_stop
 from test_bench import bombed, bright, photos  # noqa: F401 - two are fixtures
 from test_classifiers_oip import Server, corner
 from test_classifiers_oip import picture as photo
@@ -220,21 +221,21 @@ def test_a_failure_goes_before_the_budget():
 
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_model_that_dies_after_an_interrupt_leaves_the_best_so_far(inside, monkeypatch):
-    """The search is told to round off, or is broken off inside, and the model is gone before it can."""
+    """The search is told to round off, or is interrupted inside a method, and the model is gone before it can."""
     model = dead_after(LONG) if inside else dead_after(40, Pressed)
-    note = becausal.methods.causal.search.Seen.note
+    add = CoalitionIndex.add
 
     def press(self, *words):
         if len(model.batches) > 40:
             model.fails_at = range(len(model.batches), LONG)
             raise KeyboardInterrupt
-        return note(self, *words)
+        return add(self, *words)
 
     if inside:
-        monkeypatch.setattr(becausal.methods.causal.search.Seen, "note", press)
+        monkeypatch.setattr(CoalitionIndex, "add", press)
     explanation = becausal.explain(picture(), model, fill="black", grain=1)
     assert explanation.stopped_by == "failure"
-    assert any("broken off inside" in note for note in explanation.notes) == inside
+    assert any("interrupted inside a method" in note for note in explanation.notes) == inside
     check_honest(explanation, model)
 
 
@@ -346,7 +347,7 @@ def stubborn(heard):
 def test_nothing_is_asked_after_a_failure_also_where_more_is_under_way(depth, fails_at):
     model = Later(batch_size=1, depth=depth, fails_at=fails_at)
     (outcome,) = Engine(model).run_many([(case(VALUES), stubborn([]))])
-    told = ("failure", "the model failed after 2 calls: RuntimeError: broken")
+    told = ("failure", "the model failed: RuntimeError: broken")
     assert outcome.result == [(*told, 2), 1, (*told, 0), (*told, 0)]
     assert len(model.batches) <= 2 + depth
 
@@ -429,15 +430,15 @@ def test_the_words_and_the_page_say_that_the_model_failed(tmp_path):
     Image.fromarray(photo()).save(tmp_path / "photo.png")
     model = as_classifier(fragile, resize="16/16x16", batch_size=1)
     upload = Upload("photo.png", (tmp_path / "photo.png").read_bytes())
-    job = Job(Search(upload, model, Request(fills=("black",), grain=1), Limits()), Limits())
+    job = BackgroundJob(ExplainTask(upload, model, Request(fills=("black",), grain=1), Limits()), Limits())
     job.run()
     assert job.state == "done", job.error
     assert len(calls) == 41
     explanation = job.result.explanation
-    assert job.result.reveal is None
-    words = "The model failed before the search was done. This is the best explanation found until then"
-    assert say_stopped(explanation).startswith(words)
-    page = draw_found(explanation, "t" * 32)
+    assert job.result.ranking is None
+    words = "The model failed before the search finished. This is the best explanation found so far"
+    assert describe_stop(explanation).startswith(words)
+    page = render_explanation(explanation, "t" * 32)
     assert words in page
     assert "it is gone" in page
     files = explanation.files()
@@ -479,7 +480,7 @@ def test_an_endpoint_that_goes_away_leaves_what_was_found_and_one_line(serve, ca
     server.set([None] * (count_batches(server, capsys) - 3) + [{"exit": True}])
     assert main(["explain", "0.png", "--model", server.spec(), *OPTIONS]) == 2
     out, err = capsys.readouterr()
-    assert "cut short         The model failed before the search was done. This is the best" in out
+    assert "cut short         The model failed before the search finished. This is the best" in out
     assert err.count("\n") == 1
     assert err.startswith(f"becausal: error: http://127.0.0.1:{server.port}/v2/models/toy cannot be asked: ")
     kept = Explanation.load("becausal-out/0")
@@ -493,9 +494,9 @@ def test_an_endpoint_that_goes_away_leaves_what_was_found_and_one_line(serve, ca
 @pytest.mark.parametrize(
     ("later", "ends", "said"),
     [
-        (0, ["finished"], ["2 of 3 images not begun: "]),
-        (1, ["finished", None], ["1.png: ", "1 of 3 images not begun: "]),
-        (12, ["finished", "failure"], ["1.png: ", "1 of 3 images not begun: "]),
+        (0, ["finished"], ["2 of 3 images not started: "]),
+        (1, ["finished", None], ["1.png: ", "1 of 3 images not started: "]),
+        (12, ["finished", "failure"], ["1.png: ", "1 of 3 images not started: "]),
     ],
 )
 def test_an_endpoint_that_goes_away_keeps_the_pictures_that_are_done(serve, capsys, later, ends, said):
@@ -527,7 +528,7 @@ def test_a_batch_fails_what_an_endpoint_did_not_answer_and_asks_it_again(serve, 
 
 
 def read_rows(run):
-    with Run(run) as opened:
+    with BatchRun(run) as opened:
         return list(opened.rows())
 
 
@@ -588,8 +589,7 @@ def bench(bombed, tmp_path):  # noqa: F811
 def test_a_bench_has_a_row_for_what_broke_the_model(bench):
     first, second = bench(fails_with=RuntimeError)
     assert first is None
-    assert second.startswith("AnswerError: the model failed after ")
-    assert second.endswith(" calls: RuntimeError: it is gone")
+    assert second == "AnswerError: the model failed: RuntimeError: it is gone"
 
 
 @pytest.mark.parametrize("is_early", [False, True])
@@ -603,7 +603,7 @@ def test_a_bench_has_no_row_for_a_model_out_of_reach_and_asks_again(bench, monke
 
     with monkeypatch.context() as patch:
         if is_early:
-            patch.setattr(performing, "explain_numbered", fail_early)
+            patch.setattr(execution, "explain_numbered", fail_early)
         with pytest.raises(NetworkError, match="it is gone"):
             bench(fails_with=NetworkError, for_good=True)
     assert bench(resume=True) == [None, None]

@@ -1,4 +1,4 @@
-"""Methods that look inside: their own laws, their controls, and what they say where they cannot run."""
+"""Gradient-based methods: their laws, the controls, and their messages where they cannot run."""
 
 import sys
 from functools import cache
@@ -22,15 +22,15 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("captum", reason="captum is not installed")
 from torch import nn  # noqa: E402
 
-from becausal.methods.gradients import differentiable, open_up, walk  # noqa: E402
-from becausal.models.settings import Settings  # noqa: E402
+from becausal.methods.gradients import Differentiable, differentiable, to_torch, trace_layers  # noqa: E402
+from becausal.models.settings import ModelSettings  # noqa: E402
 from becausal.models.torch_module import wrap  # noqa: E402
 
 NAMES = tuple(name for name, method in METHODS.items() if method.needs == "gradients")
 QUICK: dict[str, dict[str, Any]] = {"ig": {"steps": 10}, "extremal": {"steps": 25}}
 FIRST_SEED = 51_000_000  # neither training nor the choice of the methods' defaults has seen a seed from here on
 NOISY = ("ig", "extremal")  # within 2 standard errors of `centre` on 30 scenes; see docs/methods.md
-AS_TORCH = Path("/work/shared/models/as_torch.py")
+AS_TORCH = Path(__file__).parents[2] / "shared" / "models" / "as_torch.py"  # next to the checkout, where there is one
 needs_imagenet = pytest.mark.skipif(not AS_TORCH.is_file(), reason="the ImageNet networks are not here")
 
 
@@ -55,7 +55,7 @@ def scenes(count: int) -> tuple[Scene, ...]:
     while len(found) < count:
         scene = make_scene(seed, cover=(0.1, 0.4))
         seed += 1
-        if scene.label != NOTHING and int(bundled().classify(scene.picture[None]).argmax()) == scene.label_index:
+        if scene.label != NOTHING and int(bundled().classify(scene.image[None]).argmax()) == scene.label_index:
             found.append(scene)
     return tuple(found)
 
@@ -67,11 +67,11 @@ def pose(pixels: Any, label_id: int, model: Classifier, fill: str = "grey") -> P
 
 def scene_problem(number: int = 0) -> Problem:
     scene = scenes(number + 1)[number]
-    return pose(scene.picture, scene.label_index, bundled())
+    return pose(scene.image, scene.label_index, bundled())
 
 
 def find(name: str, problem: Problem, **options: Any) -> Finding:
-    """What a method finds, without being asked a question."""
+    """The finding of a method that makes no model calls."""
     state = step(make_explainer(name, options).search(problem, np.random.default_rng(0)), None)
     assert isinstance(state, Done)
     finding: Finding = state.result
@@ -91,7 +91,7 @@ def small(*layers: nn.Module, side: int = 16) -> Classifier:
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.normal_(0, 0.3)
-    return wrap(module, Settings(crop=(side, side), output="logits"))
+    return wrap(module, ModelSettings(crop=(side, side), returns="logits"))
 
 
 def noise_problem(model: Classifier, side: int = 16) -> Problem:
@@ -134,14 +134,14 @@ def test_deeplift_is_complete() -> None:
 def test_ig_takes_its_baseline_from_the_fill() -> None:
     scene = scenes(1)[0]
     for fill in ("black", "blur"):
-        problem = pose(scene.picture, scene.label_index, bundled(), fill)
+        problem = pose(scene.image, scene.label_index, bundled(), fill)
         change = logit(problem, problem.view) - logit(problem, problem.background)
         assert find("ig", problem, sign="signed", steps=100).saliency.sum() == pytest.approx(change, rel=0.05)
 
 
 def test_pixels_like_the_fill_get_nothing_from_ig_and_deeplift() -> None:
     scene = scenes(1)[0]
-    pixels = scene.picture.copy()
+    pixels = scene.image.copy()
     pixels[:40] = 128
     problem = pose(pixels, scene.label_index, bundled())
     for name in ("ig", "deeplift"):
@@ -168,7 +168,7 @@ def test_lrp_epsilon_is_conserved_without_biases() -> None:
 
 
 class Residual(nn.Module):  # type: ignore[misc]
-    """A bit of everything: a sum, a join, normalisation, pooling, functions beside layers."""
+    """A network with a sum, a concatenation, normalisation, pooling, layers and functions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ class Residual(nn.Module):  # type: ignore[misc]
 
 def residual() -> Classifier:
     torch.manual_seed(0)
-    return wrap(Residual().eval(), Settings(crop=(16, 16), output="logits"))
+    return wrap(Residual().eval(), ModelSettings(crop=(16, 16), returns="logits"))
 
 
 def test_rap_is_conserved_through_sums_joins_and_functions() -> None:
@@ -197,8 +197,8 @@ def test_rap_is_conserved_through_sums_joins_and_functions() -> None:
 
 
 def test_rap_follows_its_definition() -> None:
-    """One hidden layer of two units, by hand: absolute influence, then earning and shifting."""
-    from becausal.methods.relative import share, share_output
+    """One hidden layer of two units, by hand: absolute influence, then shares and shift."""
+    from becausal.methods.relative import share_hidden, share_output
 
     x = torch.tensor([[1.0, 2.0, 0.0]], dtype=torch.float64)
     weight = torch.tensor([[2.0, -1.0, 5.0], [1.0, 1.0, -3.0]], dtype=torch.float64)
@@ -207,13 +207,13 @@ def test_rap_follows_its_definition() -> None:
     # contributions: unit 0 gets 2 and -2, unit 1 gets 1 and 2; the third input is not active
     assert share_output(linear, x, weight, given)[0].tolist() == pytest.approx([1.5 + 2.0, 1.5 + 4.0, 0.0])
     earned = np.array([3.0 + 2.0, 3.0 * 2 / 4 + 4.0])  # P and N; the shift takes 1.5 from two active units
-    assert share(linear, x, weight, given)[0].tolist() == pytest.approx([*(earned - 0.75), 0.0])
+    assert share_hidden(linear, x, weight, given)[0].tolist() == pytest.approx([*(earned - 0.75), 0.0])
 
 
 def test_extremal_meets_its_areas() -> None:
     """Within 2.5 points of the view: a soft constraint, on 8 scenes at most 1.8 points off, and mostly above."""
     explainer = make_explainer("extremal", {"areas": "0.05,0.1,0.2", "steps": 100})
-    masks = explainer.optimise(open_up(scene_problem(), "extremal"))  # type: ignore[attr-defined]
+    masks = explainer.optimise(to_torch(scene_problem(), "extremal"))  # type: ignore[attr-defined]
     assert masks.min() >= 0
     assert masks.max() <= 1
     for mask, area in zip(masks, (0.05, 0.1, 0.2), strict=True):
@@ -223,11 +223,11 @@ def test_extremal_meets_its_areas() -> None:
 
 def test_extremal_keeps_the_label() -> None:
     problem = scene_problem()
-    opened = open_up(problem, "extremal")
-    mask = make_explainer("extremal", {"areas": "0.2", "steps": 60}).optimise(opened)  # type: ignore[attr-defined]
-    shown = opened.background + (mask > 0.5) * (opened.view - opened.background)
+    tensors = to_torch(problem, "extremal")
+    mask = make_explainer("extremal", {"areas": "0.2", "steps": 60}).optimise(tensors)  # type: ignore[attr-defined]
+    shown = tensors.background + (mask > 0.5) * (tensors.view - tensors.background)
     with torch.no_grad():
-        assert int(opened.logits(shown).argmax()) == problem.label_id
+        assert int(tensors.logits(shown).argmax()) == problem.label_id
 
 
 # Against the controls
@@ -266,11 +266,11 @@ def test_finds_the_object_better_than_the_controls_on_thirty(name: str) -> None:
     check_against_controls(name, 30)
 
 
-# What cannot run, and what it says
+# Error messages
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_model_that_can_only_be_asked_is_refused(name: str) -> None:
+def test_a_model_without_gradients_is_refused(name: str) -> None:
     def predict(batch: Any) -> Any:
         return np.stack([batch.mean((1, 2, 3)) / 255, 1 - batch.mean((1, 2, 3)) / 255], 1)
 
@@ -287,7 +287,16 @@ def test_an_onnx_file_is_refused_with_the_way_out() -> None:
     path = Path(becausal.scenes.__file__).parent / "bundled" / "scenes.onnx"
     model = load_model(path, preprocess="tf", threads=1)
     with pytest.raises(ModelError, match=r"grad-cam needs gradients, and a model from an ONNX file gives none.*torch:"):
-        find("grad-cam", pose(scenes(1)[0].picture, 0, model))
+        find("grad-cam", pose(scenes(1)[0].image, 0, model))
+
+
+def test_the_bundled_classifier_has_a_torch_form_for_its_own_normalisation_only() -> None:
+    assert isinstance(bundled(), Differentiable)
+    assert isinstance(small(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4 * 14 * 14, 3)), Differentiable)
+    other = load_model("bundled", preprocess="unit", threads=1)
+    assert not isinstance(other, Differentiable)
+    with pytest.raises(ModelError, match="ig needs gradients, and a model from an ONNX file gives none"):
+        find("ig", pose(scenes(1)[0].image, 0, other))
 
 
 @pytest.mark.parametrize("library", ["torch", "captum"])
@@ -304,7 +313,7 @@ def test_a_missing_library_names_the_extra(name: str, library: str, monkeypatch:
 
 def test_lrp_names_the_layer_it_has_no_rule_for() -> None:
     model = small(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.LayerNorm(14), nn.Flatten(), nn.Linear(4 * 14 * 14, 3))
-    with pytest.raises(ModelError, match=r"no rule for the layer 2 \(LayerNorm\); ig and grad-cam"):
+    with pytest.raises(ModelError, match=r"no rule for the layer 2 \(LayerNorm\): use ig or grad-cam"):
         find("lrp", noise_problem(model))
     with pytest.raises(ModelError, match=r"rap has no rule for the layer 2 \(LayerNorm\)"):
         find("rap", noise_problem(model))
@@ -322,13 +331,13 @@ def test_reused_activations_are_named() -> None:
 
 def test_gbp_needs_a_relu() -> None:
     model = small(nn.Conv2d(3, 4, 3), nn.GELU(), nn.Flatten(), nn.Linear(4 * 14 * 14, 3))
-    with pytest.raises(ModelError, match="ReLU layers, and this model has none"):
+    with pytest.raises(ModelError, match="needs ReLU layers, and this model has none"):
         find("gbp", noise_problem(model))
 
 
 def test_deeplift_says_where_its_rules_do_not_reach() -> None:
     model = small(nn.Conv2d(3, 4, 3), nn.GELU(), nn.Flatten(), nn.Linear(4 * 14 * 14, 3))
-    assert "misses the change" in find("deeplift", noise_problem(model)).notes[0]
+    assert "misses the change of the logit" in find("deeplift", noise_problem(model)).notes[0]
 
 
 def test_grad_cam_by_layer() -> None:
@@ -371,11 +380,11 @@ def test_probabilities_and_single_outputs_have_logits() -> None:
     one = nn.Linear(3 * 64, 1)
     for layers in ((nn.Linear(3 * 64, 4), nn.Softmax(1)), (one,), (one, nn.Sigmoid())):
         torch.manual_seed(0)
-        model = wrap(nn.Sequential(nn.Flatten(), *layers), Settings(crop=(8, 8)))
+        model = wrap(nn.Sequential(nn.Flatten(), *layers), ModelSettings(crop=(8, 8)))
         problem = noise_problem(model, side=8)
-        opened = open_up(problem, "ig")
+        torch_problem = to_torch(problem, "ig")
         with torch.no_grad():
-            again = torch.softmax(opened.logits(opened.view), 1).numpy()
+            again = torch.softmax(torch_problem.logits(torch_problem.view), 1).numpy()
         assert again == pytest.approx(model.classify(problem.view[None]), abs=1e-4)
         assert find("ig", problem).saliency.std() > 0
 
@@ -393,7 +402,7 @@ def test_mobilenet_in_torch_form() -> None:
     assert find("deeplift", problem, sign="signed").saliency.sum() == pytest.approx(change, rel=0.01)
     for name in ("gbp", "grad-cam", "lrp"):
         assert find(name, problem).saliency.std() > 0
-    assert len(walk(open_up(problem, "grad-cam"))) == 101
+    assert len(trace_layers(to_torch(problem, "grad-cam"))) == 101
 
 
 def test_scene_labels_are_the_networks() -> None:

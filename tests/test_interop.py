@@ -1,4 +1,4 @@
-"""Other libraries' ways in: captum's attribute, Quantus' explain_func."""
+"""The interfaces for captum (attribute) and Quantus (explain_func)."""
 
 import runpy
 import sys
@@ -42,14 +42,14 @@ def bright(batch: Any) -> Any:
     return torch.stack([1 - corner, corner], 1) * 8
 
 
-def corner_picture() -> Any:
-    picture = torch.zeros(1, 1, 8, 8)
-    picture[..., :3, :3] = 1.0
-    return picture
+def corner_image() -> Any:
+    image = torch.zeros(1, 1, 8, 8)
+    image[..., :3, :3] = 1.0
+    return image
 
 
 def test_attribute_gives_what_captum_users_expect() -> None:
-    inputs = to_input(scene().picture[None])
+    inputs = to_input(scene().image[None])
     maps = CausalAttribution(load_network(), method="dc-causal", options={"partitions": 6}).attribute(
         inputs, target=scene().label_index
     )
@@ -63,13 +63,13 @@ def test_attribute_gives_what_captum_users_expect() -> None:
 @pytest.mark.parametrize("method", ["causal", "dc-causal"])
 def test_attribute_finds_the_corner_by_a_plain_function(method: str) -> None:
     options = {"partitions": 10} if method == "dc-causal" else None
-    maps = CausalAttribution(bright, method=method, options=options).attribute(corner_picture(), target=1)[0, 0]
+    maps = CausalAttribution(bright, method=method, options=options).attribute(corner_image(), target=1)[0, 0]
     assert maps[:3, :3].mean() > 3 * maps[4:, 4:].mean()
 
 
 def test_several_inputs_and_targets() -> None:
     attribution = CausalAttribution(bright, **QUICK)
-    both = torch.cat([corner_picture(), 1 - corner_picture()])
+    both = torch.cat([corner_image(), 1 - corner_image()])
     together = attribution.attribute(both, target=torch.tensor([1, 0]), baselines=0.0)
     apart = [attribution.attribute(both[i : i + 1], target=label) for i, label in enumerate((1, 0))]
     assert torch.equal(together, torch.cat(apart))
@@ -93,33 +93,33 @@ def test_further_arguments_reach_the_function() -> None:
         return bright(batch) * factor.reshape(-1, 1)
 
     attribution = CausalAttribution(scaled, **QUICK)
-    maps = attribution.attribute(corner_picture(), 1, additional_forward_args=(torch.tensor([2.0]), "here"))
-    assert torch.equal(maps, CausalAttribution(bright, **QUICK).attribute(corner_picture(), 1))
+    maps = attribution.attribute(corner_image(), 1, additional_forward_args=(torch.tensor([2.0]), "here"))
+    assert torch.equal(maps, CausalAttribution(bright, **QUICK).attribute(corner_image(), 1))
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    with pytest.raises(OptionError, match="needs gradients: take it from captum"):
+    with pytest.raises(OptionError, match="needs gradients: use captum"):
         CausalAttribution(bright, method="ig")
     attribution = CausalAttribution(bright, **QUICK)
-    with pytest.raises(TargetError, match="no class of a model with 2"):
-        attribution.attribute(corner_picture(), target=7)
-    with pytest.raises(TargetError, match="a label for all 1 inputs"):
-        attribution.attribute(corner_picture(), target=[0, 1, 1])
+    with pytest.raises(TargetError, match="not a class of the model, which has 2 classes"):
+        attribution.attribute(corner_image(), target=7)
+    with pytest.raises(TargetError, match="one label id for all 1 inputs"):
+        attribution.attribute(corner_image(), target=[0, 1, 1])
     with pytest.raises(OptionError, match="one tensor"):
         attribution.attribute(np.zeros((1, 1, 8, 8)))
     with pytest.raises(OptionError, match=r"expected \(n, classes\)"):
-        CausalAttribution(lambda batch: batch, **QUICK).attribute(corner_picture())
+        CausalAttribution(lambda batch: batch, **QUICK).attribute(corner_image())
 
 
 def test_without_torch_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     attribution = CausalAttribution(bright, **QUICK)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingExtraError, match=r"becausal\[torch\]"):
-        attribution.attribute(corner_picture())
+        attribution.attribute(corner_image())
 
 
 def test_explain_func_has_the_shape_quantus_wants() -> None:
-    inputs = to_input(scene().picture[None]).numpy()
+    inputs = to_input(scene().image[None]).numpy()
     maps = explain_func(
         load_network(), inputs, np.array([scene().label_index]), **QUICK, nr_channels=3, img_size=128, seed=1
     )
@@ -135,7 +135,7 @@ def test_quantus_calls_it() -> None:
     metric = quantus.RelevanceRankAccuracy(disable_warnings=True)
     (score,) = metric(
         model=load_network(),
-        x_batch=to_input(scene().picture[None]).numpy(),
+        x_batch=to_input(scene().image[None]).numpy(),
         y_batch=np.array([scene().label_index]),
         s_batch=scene().visible[None, None],
         explain_func=explain_func,
@@ -146,4 +146,4 @@ def test_quantus_calls_it() -> None:
 
 def test_captum_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(EXAMPLES / "captum_attribution.py"), run_name="__main__")
-    assert "of the responsibility lies on what can be seen" in capsys.readouterr().out
+    assert "of the responsibility is on its visible part" in capsys.readouterr().out

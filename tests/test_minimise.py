@@ -129,10 +129,10 @@ def test_settle_proves_each_removal_and_notes_its_harm(seed, place, kind):
     left = present(found.visible, cell)
     margin = rule.margins(found.visible[None])[0]
     harm = margin - rule.margins(removals(found.visible, grain))
-    assert np.isfinite(found.harm[left]).all()
+    assert np.isfinite(found.cost[left]).all()
     # Where the set's own margin was asked on the way, the harm is the loss of margin.
     if found.visible.tobytes() in rule.asked:
-        np.testing.assert_allclose(found.harm[left], harm, atol=1e-9)
+        np.testing.assert_allclose(found.cost[left], harm, atol=1e-9)
 
 
 @given(seeds, st.sampled_from(PLACES), kinds, st.integers(0, 60))

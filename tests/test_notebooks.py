@@ -1,4 +1,4 @@
-"""The notebooks of examples/ run from top to bottom, and are committed with outputs that are worth looking at."""
+"""The notebooks of examples/ run from top to bottom, and are committed with their outputs."""
 
 import copy
 import importlib.util
@@ -24,7 +24,7 @@ def code_cells(notebook):
 
 
 def kinds(cell):
-    """The kinds of a cell's outputs, as image/png and text/plain, and how many lines it printed."""
+    """The types of a cell's outputs, e.g. image/png, and the number of lines it printed."""
     kinds = [sorted(output.get("data", {"printed": ""})) for output in cell.outputs]
     return kinds, [len(output.get("text", "").splitlines()) for output in cell.outputs]
 

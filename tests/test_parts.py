@@ -1,4 +1,4 @@
-"""Random parts of a set of cells: each of its kind and size, by plain twins; drawn where little harm is expected."""
+"""Random parts of a set of cells: their kind and size against plain implementations, and where they are drawn."""
 
 from itertools import product
 
@@ -6,26 +6,26 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from becausal.methods.causal.lattice import RemovalCost, add_up, sizes_of
-from becausal.methods.causal.parts import BLOCK, KINDS, RADII, STRETCH, Proposer
+from becausal.methods.causal.lattice import RemovalCost, set_sizes, weighted_sum
+from becausal.methods.causal.parts import BLOCK, PART_KINDS, RADII, STRETCH, PartSampler
 
 seeds = st.integers(0, 2**32 - 1)
 lattices = st.lists(st.integers(1, 9), min_size=1, max_size=3).map(tuple)
 
 
-def proposer(shape, seed, trust=1.0):
-    """A random set of cells with at least one in it, and random harm."""
+def sampler(shape, seed, trust=1.0):
+    """A random non-empty set of cells with random removal costs."""
     rng = np.random.default_rng(seed)
     cells = rng.random(shape) < rng.uniform(0.1, 1.0)
     cells.flat[rng.integers(cells.size)] = True
-    return Proposer(cells, rng.normal(size=shape), np.random.default_rng(seed), trust)
+    return PartSampler(cells, rng.normal(size=shape), np.random.default_rng(seed), trust)
 
 
 @given(lattices, seeds, st.floats(0.01, 0.99), st.sampled_from([1, 3, 8]))
 @settings(max_examples=120, deadline=None)
 def test_parts_lie_in_the_set_and_have_neither_nothing_nor_everything(shape, seed, share, count):
-    kinds = [list(KINDS)[i % len(KINDS)] for i in range(count)]
-    own = proposer(shape, seed)
+    kinds = [list(PART_KINDS)[i % len(PART_KINDS)] for i in range(count)]
+    own = sampler(shape, seed)
     parts = own.draw(kinds, share)
     assert parts.dtype == bool
     assert parts.shape[1:] == shape
@@ -33,14 +33,14 @@ def test_parts_lie_in_the_set_and_have_neither_nothing_nor_everything(shape, see
     for part in parts:
         assert not (part & ~own.cells).any()
         assert 0 < part.sum() < own.cells.sum()
-    again = proposer(shape, seed).draw(kinds, share)
+    again = sampler(shape, seed).draw(kinds, share)
     assert np.array_equal(parts, again)
 
 
 @given(lattices, seeds)
 @settings(max_examples=60, deadline=None)
 def test_cells_in_a_box_are_counted_from_its_corners(shape, seed):
-    own, rng = proposer(shape, seed), np.random.default_rng(seed)
+    own, rng = sampler(shape, seed), np.random.default_rng(seed)
     ends = np.sort(np.stack([rng.integers(0, np.array(shape) + 1, (5, len(shape))) for _ in range(2)]), axis=0)
     plain = [own.cells[tuple(map(slice, low, high))].sum() for low, high in zip(*ends, strict=True)]
     assert own._count(*ends).tolist() == plain
@@ -59,9 +59,9 @@ def box_of(centre, stretch, radius, shape):
 @given(lattices, seeds, st.integers(1, 30))
 @settings(max_examples=80, deadline=None)
 def test_a_box_is_the_smallest_of_its_proportions_that_has_enough(shape, seed, wanted):
-    boxes = proposer(shape, seed).boxes(3, wanted)
-    own = proposer(shape, seed)  # the same numbers again
-    centres = np.stack(np.unravel_index(own._places(3), shape), axis=1)
+    boxes = sampler(shape, seed).boxes(3, wanted)
+    own = sampler(shape, seed)  # the same random numbers
+    centres = np.stack(np.unravel_index(own._draw_cells(3), shape), axis=1)
     stretch = np.exp(own.rng.normal(0.0, STRETCH, (3, 1, len(shape))))[:, 0]
     radii = np.geomspace(0.5, 2.0 * max(shape), RADII)
     for box, centre, by in zip(boxes, centres, stretch, strict=True):
@@ -75,7 +75,7 @@ def test_a_box_is_the_smallest_of_its_proportions_that_has_enough(shape, seed, w
 @given(lattices, seeds, st.data())
 @settings(max_examples=80, deadline=None)
 def test_a_strip_lies_along_a_side_and_is_just_thick_enough(shape, seed, data):
-    own = proposer(shape, seed)
+    own = sampler(shape, seed)
     wanted = data.draw(st.integers(1, int(own.cells.sum())))
     slabs = []  # for each side, the thinnest slab that has enough
     for axis, backwards in product(range(len(shape)), (False, True)):
@@ -93,14 +93,14 @@ def test_a_strip_lies_along_a_side_and_is_just_thick_enough(shape, seed, data):
 @given(lattices, seeds, st.data())
 @settings(max_examples=80, deadline=None)
 def test_blocks_are_whole_and_just_enough_of_them(shape, seed, data):
-    own = proposer(shape, seed)
+    own = sampler(shape, seed)
     wanted = data.draw(st.integers(1, int(own.cells.sum())))
     side = max(1, round(BLOCK * wanted ** (1 / len(shape))))
     for part in own.blocks(2, wanted):
         assert part.sum() >= wanted
 
         def fits(shift, part=part):
-            """Whether the part is made of whole blocks of the lattice shifted so, and would not do without one."""
+            """Whether the part consists of whole blocks of the lattice with this shift, none of them superfluous."""
             number = np.zeros(shape, int)
             for axis, by in enumerate(shift):
                 at = (np.arange(shape[axis]) + by) // side
@@ -113,30 +113,30 @@ def test_blocks_are_whole_and_just_enough_of_them(shape, seed, data):
         assert any(fits(shift) for shift in product(range(side), repeat=len(shape)))
 
 
-def test_places_of_little_expected_harm_are_drawn_more_often():
-    cells, harm = np.ones(10, bool), np.arange(10.0)
-    own = Proposer(cells, harm, np.random.default_rng(0))
-    times = np.bincount(own._places(20_000), minlength=10)
-    about = (harm - harm.mean()) / harm.std()
+def test_cells_with_a_low_expected_cost_are_drawn_more_often():
+    cells, cost = np.ones(10, bool), np.arange(10.0)
+    own = PartSampler(cells, cost, np.random.default_rng(0))
+    times = np.bincount(own._draw_cells(20_000), minlength=10)
+    about = (cost - cost.mean()) / cost.std()
     share = np.exp(-about) / np.exp(-about).sum()
     assert np.allclose(times / 20_000, share, atol=0.02)
-    blocks = Proposer(cells, harm, np.random.default_rng(0)).blocks(4_000, 1)
+    blocks = PartSampler(cells, cost, np.random.default_rng(0)).blocks(4_000, 1)
     assert np.allclose(blocks.mean(axis=0), share, atol=0.03)
-    even = Proposer(cells, harm, np.random.default_rng(0), trust=0.0)
-    assert np.allclose(np.bincount(even._places(20_000), minlength=10) / 20_000, 0.1, atol=0.02)
+    even = PartSampler(cells, cost, np.random.default_rng(0), trust=0.0)
+    assert np.allclose(np.bincount(even._draw_cells(20_000), minlength=10) / 20_000, 0.1, atol=0.02)
 
 
 @given(lattices, seeds, st.integers(0, 5))
 @settings(max_examples=60, deadline=None)
-def test_harm_is_shared_among_the_cells_that_were_hidden_for_it(shape, seed, count):
+def test_the_cost_is_shared_by_the_cells_removed_together(shape, seed, count):
     rng = np.random.default_rng(seed)
     parts, losses = rng.random((count, *shape)) < 0.5, rng.normal(size=count)
-    harm, loss, trials = RemovalCost(shape), np.zeros(shape), np.zeros(shape)
-    harm.learn(parts, losses)
+    cost, loss, trials = RemovalCost(shape), np.zeros(shape), np.zeros(shape)
+    cost.observe(parts, losses)
     for part, lost in zip(parts, losses, strict=True):
         loss[part] += lost / max(1, part.sum())
         trials[part] += 1
-    assert np.allclose(harm.loss, loss)
-    assert np.array_equal(harm.trials, trials)
-    assert sizes_of(parts).tolist() == [int(part.sum()) for part in parts]
-    assert add_up(parts, losses).shape == shape
+    assert np.allclose(cost.loss, loss)
+    assert np.array_equal(cost.trials, trials)
+    assert set_sizes(parts).tolist() == [int(part.sum()) for part in parts]
+    assert weighted_sum(parts, losses).shape == shape

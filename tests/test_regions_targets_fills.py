@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from becausal.core.blur import box_blur
 from becausal.core.errors import FillError, MissingExtraError, TargetError
 from becausal.core.components import count_components
 from becausal.core.regions import Region, cells, cut, default_grain, shown_without, split, whole
 from becausal.core.targets import Target
-from becausal.images.fills import NAMES, box_blur, make_background, span
+from becausal.images.fills import NAMES, make_background, span
 
 seeds = st.integers(0, 2**32 - 1)
 grids = st.lists(st.integers(1, 13), min_size=1, max_size=3).map(tuple)

@@ -1,26 +1,32 @@
-"""Figures and the report, from explanations made by hand: any grid, any channels, any label."""
+"""Figures and the report, from hand-made explanations: any grid, any number of channels, any label."""
 
 import dataclasses
 import io
 import re
+import subprocess
+import sys
 import threading
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from jinja2 import UndefinedError
 from PIL import Image
 
-from becausal.api.explanation import Explanation, Origin
+from becausal.api.explanation import Explanation
 from becausal.core.checks import Checks
+from becausal.core.explanation import Origin
+from becausal.core.frames import Frame
+from becausal.core.request import Request
+from becausal.core.stats import Stats
 from becausal.core.targets import Target
-from becausal.engine.engine import Stats
-from becausal.images.loading import Frame
 from becausal.render.figures import explanation_png, plot, plot_map, png_bytes, printable
-from becausal.render.painting import grow, paint_explanation, paint_mutant
+from becausal.render.pages import render_page
+from becausal.render.painting import dilate, paint_explanation, paint_mutant
 from becausal.render.report import render_report
 from becausal.render.sheets import as_level, choose_scale, choose_slices, lay_out
-from becausal.render.signals import runs
-from becausal.render.wording import say_checks, say_command, say_confidence, say_share, say_stopped
+from becausal.render.signals import find_intervals
+from becausal.render.wording import describe_checks, describe_stop, format_command, format_confidence, format_share
 
 GRIDS = [(400,), (1,), (32, 48), (1, 1), (4, 4), (224, 224), (700, 20), (12, 16, 16), (1, 8, 8)]
 
@@ -39,9 +45,7 @@ def make(grid: tuple[int, ...] = (32, 48), channels: int = 3, dtype: str = "uint
         loading={"labels": "names.txt", "resize": "256"},
         method="dc-causal",
         options={"partitions": 50, "strict": False},
-        fills=("grey", "blur"),
-        seed=7,
-        max_calls=None,
+        request=Request(fills=("grey", "blur"), seed=7),
         grain=4,
         versions={"python": "3.11.0", "becausal": "0.1.0"},
     )
@@ -92,7 +96,7 @@ def test_the_explanation_shows_exactly_its_own_pixels() -> None:
     shown = explanation.visible.repeat(scale, 0).repeat(scale, 1)
     view = explanation.view.repeat(scale, 0).repeat(scale, 1)
     np.testing.assert_array_equal(drawn[shown], view[shown])
-    ring = grow(shown, 4)
+    ring = dilate(shown, 4)
     assert drawn[~ring].max() < 110  # the rest lies in the dark
 
 
@@ -144,7 +148,7 @@ def test_threads_may_draw_at_once() -> None:
 
 
 class Page(HTMLParser):
-    """What a browser would find: tags, and what they point to."""
+    """Collects the tags, addresses, alternative texts and text of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -178,7 +182,7 @@ def test_nothing_that_was_given_becomes_markup() -> None:
             preprocess=evil,
             loading={evil: evil},
             options={evil: [evil]},
-            fills=(evil,),
+            request=Request(fills=(evil,)),
             versions={evil: evil},
         ),
     )
@@ -202,17 +206,19 @@ def test_the_report_needs_nothing_but_itself() -> None:
 
 def test_the_report_says_what_was_found() -> None:
     words = " ".join("".join(Page(render_report(make())).words).replace("\xa0", " ").split())
-    assert "The classifier says bus (0.97). These 10 % of the pixels alone are enough for that." in words
-    assert "Cut short" not in words
+    assert "Why bus (0.97)? These 10 % of the pixels alone are sufficient." in words
+    assert "Stopped early" not in words
     assert "becausal explain photo.jpg" in words
 
 
-@pytest.mark.parametrize(("stopped_by", "word"), [("budget", "150 calls was spent"), ("interrupt", "interrupted")])
+@pytest.mark.parametrize(
+    ("stopped_by", "word"), [("budget", "The limit of 150 model calls was reached before"), ("interrupt", "interrupted")]
+)
 def test_an_answer_cut_short_is_marked(stopped_by: str, word: str) -> None:
     explanation = make()
-    origin = dataclasses.replace(explanation.origin, max_calls=150)
+    origin = dataclasses.replace(explanation.origin, request=Request(max_calls=150))
     explanation = dataclasses.replace(explanation, stopped_by=stopped_by, origin=origin)
-    assert word in say_stopped(explanation)
+    assert word in describe_stop(explanation)
     assert 'class="warning"' in render_report(explanation)
 
 
@@ -220,11 +226,39 @@ def test_a_label_only_model_has_no_confidence() -> None:
     explanation = dataclasses.replace(make(), confidence=float("nan"), checks=Checks(True, float("nan")))
     text = render_report(explanation)
     assert "nan" not in re.sub(r"data:image/png;base64,[^\"]*", "", text)
-    assert [check.answer for check in say_checks(explanation)] == ["yes", "not shown", "not asked", "unknown", "1"]
+    assert [check.answer for check in describe_checks(explanation)] == [
+        "yes",
+        "not established",
+        "not checked",
+        "unknown",
+        "1",
+    ]
+
+
+def test_an_undefined_name_in_a_page_is_an_error() -> None:
+    with pytest.raises(UndefinedError, match="difference"):
+        render_page("diff.html", names=("a", "b"))
+
+
+def test_minimality_names_the_shape_of_the_cells() -> None:
+    for grid, cell in (
+        ((400,), "cell of 4 samples"),
+        ((32, 48), "cell of 4 × 4 pixels"),
+        ((12, 16, 16), "4 × 4 × 4 voxels"),
+    ):
+        assert cell in describe_checks(make(grid))[1].meaning
+
+
+def test_drawing_libraries_are_loaded_only_to_draw() -> None:
+    code = (
+        "import sys, becausal.render.comparison_page, becausal.render.report, becausal.render.thumbnails\n"
+        "assert not {'matplotlib', 'jinja2'} & set(sys.modules), sorted(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_numbers_are_said_plainly() -> None:
-    assert [say_share(s) for s in (0.031, 0.00042, 0.28, 1.0, 0.0, 0.0999)] == [
+    assert [format_share(s) for s in (0.031, 0.00042, 0.28, 1.0, 0.0, 0.0999)] == [
         "3.1 %",
         "0.042 %",
         "28 %",
@@ -232,7 +266,7 @@ def test_numbers_are_said_plainly() -> None:
         "0 %",
         "10 %",
     ]
-    assert [say_confidence(c) for c in (0.97, 0.9999, 1.0, 0.0001, float("nan"))] == [
+    assert [format_confidence(c) for c in (0.97, 0.9999, 1.0, 0.0001, float("nan"))] == [
         "0.97",
         ">0.99",
         "1.00",
@@ -244,12 +278,13 @@ def test_numbers_are_said_plainly() -> None:
 def test_the_command_repeats_every_option() -> None:
     explanation = make()
     target = Target(3, top=5, floor=0.486)
-    origin = dataclasses.replace(explanation.origin, image="my photo.jpg", max_calls=900)
-    words = say_command(dataclasses.replace(explanation, target=target, origin=origin)).replace(" \\\n    ", " ")
+    request = dataclasses.replace(explanation.origin.request, max_calls=900, several=2)
+    origin = dataclasses.replace(explanation.origin, image="my photo.jpg", request=request)
+    words = format_command(dataclasses.replace(explanation, target=target, origin=origin)).replace(" \\\n    ", " ")
     assert words == (
         "becausal explain 'my photo.jpg' --model net.onnx --labels names.txt --resize 256 --method dc-causal "
         "--option partitions=50 --option strict=False --target 3 --top 5 --confidence 0.5 --fill grey --fill blur "
-        "--grain 4 --seed 7 --max-calls 900"
+        "--grain 4 --seed 7 --several 2 --max-calls 900"
     )
 
 
@@ -268,6 +303,6 @@ def test_small_views_are_enlarged_and_none_out_of_hand() -> None:
     assert choose_scale((2000, 2)) == 1
 
 
-def test_runs_are_stretches_of_true() -> None:
-    assert runs(np.array([1, 1, 0, 1, 0, 0, 1], bool)) == [(0, 2), (3, 4), (6, 7)]
-    assert runs(np.zeros(3, bool)) == []
+def test_intervals_are_runs_of_true() -> None:
+    assert find_intervals(np.array([1, 1, 0, 1, 0, 0, 1], bool)) == [(0, 2), (3, 4), (6, 7)]
+    assert find_intervals(np.zeros(3, bool)) == []

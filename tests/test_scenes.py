@@ -1,7 +1,6 @@
 """The generated scenes: their truth is exact, their bytes are fixed, and what is asked for is what comes."""
 
 import hashlib
-import json
 import os
 import subprocess
 import sys
@@ -13,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
 
 from becausal.scenes import (
     BACKGROUNDS,
@@ -22,12 +20,8 @@ from becausal.scenes import (
     NOTHING,
     OCCLUDERS,
     Scene,
-    contact_sheet,
-    decode_mask,
-    encode_mask,
     make_scene,
     pieces,
-    write_scenes,
 )
 
 SIZES = (64, 128, 200, 256)
@@ -49,7 +43,7 @@ def hash_scenes(count: int = 20) -> str:
         scene = make_scene(seed)
         names = f"{scene.label}|{scene.occluder_kind}|{scene.background_kind}|{'|'.join(scene.parts)}"
         found.update(names.encode())
-        found.update(scene.picture.tobytes())
+        found.update(scene.image.tobytes())
         for mask in (scene.object, scene.visible, scene.occluder, *scene.parts.values()):
             found.update(np.packbits(mask).tobytes())
     return found.hexdigest()
@@ -57,13 +51,13 @@ def hash_scenes(count: int = 20) -> str:
 
 def bytes_of(scene: Scene) -> bytes:
     masks = (scene.object, scene.visible, scene.occluder, *scene.parts.values())
-    return b"".join([scene.picture.tobytes(), *(mask.tobytes() for mask in masks)])
+    return b"".join([scene.image.tobytes(), *(mask.tobytes() for mask in masks)])
 
 
 def check_truth(scene: Scene, size: int) -> None:
     """What holds of every scene."""
-    assert scene.picture.shape == (size, size, 3)
-    assert scene.picture.dtype == np.uint8
+    assert scene.image.shape == (size, size, 3)
+    assert scene.image.dtype == np.uint8
     assert scene.size == size
     for mask in (scene.object, scene.visible, scene.occluder, *scene.parts.values()):
         assert mask.shape == (size, size)
@@ -125,7 +119,7 @@ def test_same_seed_same_bytes_other_seed_other_bytes(seed: int, size: int) -> No
     first = make_scene(seed, size=size)
     assert bytes_of(first) == bytes_of(make_scene(seed, size=size))
     assert first.seed == seed
-    assert first.picture.tobytes() != make_scene(seed + 1, size=size).picture.tobytes()
+    assert first.image.tobytes() != make_scene(seed + 1, size=size).image.tobytes()
 
 
 def test_a_seed_may_be_as_large_as_you_like() -> None:
@@ -149,12 +143,12 @@ def test_only_the_background_or_only_the_occluder_is_redrawn(seed: int, label: s
     moved = make_scene(seed, background_seed=seed + 1, **wanted)
     assert np.array_equal(scene.object, moved.object)
     assert np.array_equal(scene.occluder, moved.occluder)
-    assert (scene.picture != moved.picture).mean() > 0.1
+    assert (scene.image != moved.image).mean() > 0.1
     bombed = make_scene(seed, occluder_seed=seed + 1, **wanted)
     assert np.array_equal(scene.object, bombed.object)
     assert not np.array_equal(scene.occluder, bombed.occluder)
     clear = ~scene.occluder & ~bombed.occluder
-    assert np.array_equal(scene.picture[clear], bombed.picture[clear])
+    assert np.array_equal(scene.image[clear], bombed.image[clear])
     for name, part in scene.parts.items():
         assert np.array_equal(part, moved.parts[name])
 
@@ -168,7 +162,7 @@ def test_the_background_asked_for_is_drawn(background: str) -> None:
 
 def test_a_black_occluder_is_black_but_for_grain() -> None:
     scene = make_scene(5, label="bus", occluder="black", cover=(0.2, 0.4))
-    assert scene.picture[scene.occluder].mean() < 8
+    assert scene.image[scene.occluder].mean() < 8
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -200,7 +194,7 @@ def test_labels_and_occluders_come_about_equally_often() -> None:
 def test_the_arrays_of_a_scene_cannot_be_written() -> None:
     scene = make_scene(0, label="key")
     with pytest.raises(ValueError, match="read-only"):
-        scene.picture[0, 0] = 0
+        scene.image[0, 0] = 0
     with pytest.raises(ValueError, match="read-only"):
         scene.object[0, 0] = True
     with pytest.raises(TypeError):
@@ -263,26 +257,6 @@ def test_a_cover_that_cannot_be_met_is_refused_with_advice() -> None:
 
 
 @few
-@given(st.integers(1, 12), st.integers(1, 12), st.randoms(use_true_random=False))
-def test_run_lengths_come_back_and_start_with_zeros(height: int, width: int, random: Any) -> None:
-    mask = np.array([[random.random() < 0.5 for _ in range(width)] for _ in range(height)])
-    rle = encode_mask(mask)
-    assert rle["size"] == [height, width]
-    assert sum(rle["counts"]) == height * width
-    assert np.array_equal(decode_mask(rle), mask)
-    # as COCO reads it: the pixels down the columns, zeros first
-    slow: list[int] = []
-    for k, count in enumerate(rle["counts"]):
-        slow += [k % 2] * count
-    assert slow == mask.T.ravel().astype(int).tolist()
-
-
-def test_runs_of_another_picture_are_refused() -> None:
-    with pytest.raises(ValueError, match="add up to 9 pixels, expected 4 x 4 = 16"):
-        decode_mask({"size": [4, 4], "counts": [4, 5]})
-
-
-@few
 @given(st.integers(1, 14), st.integers(1, 14), st.floats(0.1, 0.9), st.randoms(use_true_random=False))
 def test_pieces_are_those_a_flood_finds(height: int, width: int, share: float, random: Any) -> None:
     mask = np.array([[random.random() < share for _ in range(width)] for _ in range(height)])
@@ -303,88 +277,3 @@ def test_pieces_are_those_a_flood_finds(height: int, width: int, share: float, r
                 edge += [(row + down, column + right) for down in (-1, 0, 1) for right in (-1, 0, 1)]
         assert len(own) == 1, "a flood stays in one piece"
     assert floods == len(sizes)
-
-
-def read(path: Path) -> np.ndarray[Any, Any]:
-    with Image.open(path) as file:
-        return np.asarray(file)
-
-
-def test_a_written_set_holds_all_the_truth(tmp_path: Path) -> None:
-    path = write_scenes(14, 40, tmp_path / "set", size=64)
-    assert path == tmp_path / "set" / "scenes.json"
-    truth = json.loads(path.read_text(encoding="utf-8"))
-    assert truth["info"]["first_seed"] == 40
-    names = {each["id"]: each["name"] for each in truth["categories"]}
-    assert sorted(names.values()) == sorted([*OBJECTS, "occluder"])
-    assert [each["id"] for each in truth["annotations"]] == list(range(1, len(truth["annotations"]) + 1))
-    of_image: dict[int, dict[str, Any]] = {}
-    for each in truth["annotations"]:
-        of_image.setdefault(each["image_id"], {})[names[each["category_id"]]] = each
-    for k, image in enumerate(truth["images"]):
-        scene = make_scene(40 + k, size=64)
-        assert (image["seed"], image["label"], image["occluder"]) == (scene.seed, scene.label, scene.occluder_kind)
-        assert (image["width"], image["height"]) == (64, 64)
-        assert np.array_equal(read(path.parent / image["file_name"]), scene.picture)
-        stem = path.parent / "masks" / Path(image["file_name"]).stem
-        shown = {kind: read(Path(f"{stem}-{kind}.png")) for kind in ("object", "visible", "occluder", "parts")}
-        for kind in ("object", "visible", "occluder"):
-            assert set(np.unique(shown[kind])) <= {0, 255}
-            assert np.array_equal(shown[kind] == 255, getattr(scene, kind))
-        found = of_image.pop(image["id"], {})
-        assert set(found) == ({scene.label} - {NOTHING}) | ({"occluder"} if scene.occluder.any() else set())
-        for name, each in found.items():
-            kind = "occluder" if name == "occluder" else "visible"
-            mask = decode_mask(each["segmentation"])
-            assert np.array_equal(mask, shown[kind] == 255)
-            assert each["area"] == mask.sum()
-            left, top, wide, high = each["bbox"]
-            assert mask[top : top + high, left : left + wide].sum() == each["area"]
-            assert mask[top].any()
-            assert mask[:, left].any()
-        if scene.label != NOTHING:
-            each = found[scene.label]
-            assert np.array_equal(decode_mask(each["amodal_segmentation"]), scene.object)
-            assert each["cover"] == pytest.approx(scene.cover, abs=1e-6)
-            assert set(each["parts"]) == set(scene.parts)
-            for part in each["parts"].values():
-                assert np.array_equal(decode_mask(part["segmentation"]), shown["parts"] == part["number"])
-    assert not of_image
-    written = {file.relative_to(path.parent).as_posix() for file in path.parent.rglob("*.png")}
-    assert len(written) == 14 * 5
-
-
-def test_a_written_set_is_the_same_again(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        write_scenes(3, 7, tmp_path / name, size=64, label="mug", occluder="black", cover=(0.2, 0.3))
-    one = sorted((tmp_path / "one").rglob("*.*"))
-    assert len(one) == 3 * 5 + 1
-    for file in one:
-        assert file.read_bytes() == (tmp_path / "two" / file.relative_to(tmp_path / "one")).read_bytes()
-    images = json.loads((tmp_path / "one" / "scenes.json").read_text(encoding="utf-8"))["images"]
-    assert all(image["label"] == "mug" and 0.2 <= image["cover"] <= 0.3 for image in images)
-
-
-@pytest.mark.parametrize(("count", "seed", "message"), [(0, 0, "count is 0"), (2, -3, "seed is -3")])
-def test_a_set_that_makes_no_sense_is_refused(tmp_path: Path, count: int, seed: int, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        write_scenes(count, seed, tmp_path)
-
-
-def test_a_contact_sheet_shows_every_scene() -> None:
-    scenes = [make_scene(seed, size=48) for seed in range(5)]
-    sheet = np.asarray(contact_sheet(scenes, columns=3, gap=2))
-    assert sheet.shape == (2 * 50 + 2, 3 * 50 + 2, 3)
-    assert np.array_equal(sheet[2:50, 2:50], scenes[0].picture)
-    assert np.array_equal(sheet[52:100, 52:100], scenes[4].picture)
-    outlined = np.asarray(contact_sheet(scenes, columns=3, gap=2, truth=True))
-    assert not np.array_equal(outlined, sheet)
-
-
-def test_a_contact_sheet_says_what_is_wrong() -> None:
-    with pytest.raises(ValueError, match="no scenes"):
-        contact_sheet([])
-    with pytest.raises(ValueError, match=r"\[32, 48\], expected one"):
-        contact_sheet([make_scene(0, size=32), make_scene(1, size=48)])
-    with pytest.raises(ValueError, match="0 columns"):
-        contact_sheet([make_scene(0, size=32)], columns=0)

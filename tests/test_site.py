@@ -1,4 +1,4 @@
-"""The documentation builds without a warning, no link in it is broken, and it loads nothing from elsewhere."""
+"""The site builds without a warning, no link in it is broken, and it loads nothing from other servers."""
 
 import os
 import re
@@ -20,7 +20,7 @@ FETCHING = {"script": "src", "img": "src", "link": "href", "iframe": "src", "sou
 
 
 class Reader(HTMLParser):
-    """The links, anchors and fetched addresses of a page."""
+    """The links, anchors and loaded resources of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Reader(HTMLParser):
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The site, and what mkdocs said while it was built."""
+    """The folder of the site, and the finished mkdocs process."""
     folder = tmp_path_factory.mktemp("site") / "site"
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from becausal.api import Failure, Request, explain_numbered
-from becausal.engine.workers import natural_count
+from becausal.engine.pool import default_count
 from becausal.models import as_classifier
 from becausal.models.preprocess import PRESETS
 from becausal.scenes import make_scene
@@ -14,7 +14,7 @@ from becausal.scenes import make_scene
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
-from becausal.models.torch_compose import DeviceComposer, Pool  # noqa: E402
+from becausal.models.torch_compose import DeviceComposer, TensorPool  # noqa: E402
 from becausal.models.torch_device import DeviceRunner  # noqa: E402
 from becausal.models.torch_module import TorchClassifier  # noqa: E402
 
@@ -33,12 +33,12 @@ def small():
     return nn.Sequential(*layers)
 
 
-def beside(plain, sizes=(2, 4, 8), ahead=0):
+def beside(plain, sizes=(2, 4, 8), free_rows=0):
     """The classifier as it is on a GPU, on the CPU."""
-    composer = DeviceComposer(plain._numbers, "cpu", half=False)
-    made = TorchClassifier(plain.module, plain.info, plain._numbers, composer, plain._reading, batch_size=sizes[-1])
-    made._runner = DeviceRunner(made._network, made._read, composer, sizes, "cpu")
-    made._ahead = ahead
+    composer = DeviceComposer(plain._normalisation, "cpu", half=False)
+    made = TorchClassifier(plain.module, plain.info, plain._normalisation, composer, plain._decoder, batch_size=sizes[-1])
+    made._runner = DeviceRunner(made._network, made._decode, composer, sizes, "cpu")
+    made._free_rows = free_rows
     return made
 
 
@@ -80,16 +80,16 @@ def test_places_of_pictures_are_used_again():
     composer = DeviceComposer(PRESETS["tf"], "cpu", half=False)
     held = [composer.stage(*pixels(2, seed=i)) for i in range(5)]
     (pool,) = composer._pools.values()
-    assert isinstance(pool, Pool)
+    assert isinstance(pool, TensorPool)
     assert len(pool.pairs) == 8
-    assert len({pair.place for pair in held}) == 5
-    kept = pool.pairs[held[4].place].clone()
+    assert len({pair.index for pair in held}) == 5
+    kept = pool.pairs[held[4].index].clone()
     del held[:4]
     gc.collect()
     for i in range(100):
         composer.stage(*pixels(2, seed=i))
     assert len(pool.pairs) == 8
-    assert torch.equal(pool.pairs[held[0].place], kept)
+    assert torch.equal(pool.pairs[held[0].index], kept)
 
 
 def test_a_device_whose_memory_runs_out_goes_on_with_smaller_batches():
@@ -115,11 +115,11 @@ def test_a_device_whose_memory_runs_out_goes_on_with_smaller_batches():
 
 
 def test_what_a_guess_costs_is_measured():
-    device = beside(as_classifier(small(), preprocess="tf", resize="12/12x10"), ahead=None)
-    assert device.ahead in (2, 4, 8)
+    device = beside(as_classifier(small(), preprocess="tf", resize="12/12x10"), free_rows=None)
+    assert device.free_rows in (2, 4, 8)
     assert device.depth == 2
     plain = as_classifier(small(), preprocess="tf", resize="12/12x10")
-    assert (plain.depth, plain.ahead) == (0, 0)  # on a CPU nothing is guessed
+    assert (plain.depth, plain.free_rows) == (0, 0)  # on a CPU nothing is guessed
 
 
 def bundled():
@@ -135,7 +135,7 @@ def answers(pictures, model, **options):
 
 
 def test_processes_give_the_same():
-    pictures = [make_scene(seed).picture for seed in range(5)]
+    pictures = [make_scene(seed).image for seed in range(5)]
     pictures[2] = np.zeros((0, 4, 3), np.uint8)
     alone = answers(pictures, beside(bundled(), (8, 16)), workers=0)
     assert isinstance(alone[2], str)
@@ -159,7 +159,7 @@ def test_processes_are_told_to_stop_and_give_their_best():
 
     request = Request(max_calls=2000)
     device = beside(bundled(), (8, 16))
-    pictures = (make_scene(seed).picture for seed in range(1000))
+    pictures = (make_scene(seed).image for seed in range(1000))
     found = list(explain_numbered(pictures, device, request=request, workers=2, width=4, progress=stop))
     assert 1 <= len(found) < 20
     given = [e for _, e in found if not isinstance(e, Failure)]  # a scene of nothing cannot be explained
@@ -172,7 +172,7 @@ def test_a_model_that_breaks_in_front_of_processes_fails_its_picture_alone():
     inner = device._runner.submit
 
     def refuse(staged, which, packed, grid):
-        places = {pair.place for pair in staged}
+        places = {pair.index for pair in staged}
         if bad & places:
             raise RuntimeError("cannot read this one")
         return inner(staged, which, packed, grid)
@@ -182,14 +182,14 @@ def test_a_model_that_breaks_in_front_of_processes_fails_its_picture_alone():
 
     def noticing(view, background):
         pair = stage(view, background)
-        bad.discard(pair.place)
+        bad.discard(pair.index)
         if (view == 77).all():
-            bad.add(pair.place)
+            bad.add(pair.index)
         return pair
 
     device._runner.submit = refuse
     device.stage = noticing
-    pictures = [make_scene(seed).picture for seed in range(3)]
+    pictures = [make_scene(seed).image for seed in range(3)]
     pictures.insert(1, np.full((128, 128, 3), 77, np.uint8))
     found = answers(pictures, device, workers=2)
     assert "cannot read this one" in found[1]
@@ -198,12 +198,12 @@ def test_a_model_that_breaks_in_front_of_processes_fails_its_picture_alone():
 
 
 def test_the_natural_number_of_processes_leaves_cores_for_others():
-    assert 0 <= natural_count() <= 8
+    assert 0 <= default_count() <= 8
 
 
 def test_a_process_never_uses_a_key_twice():
     """A pair of the last task that is let go late must not take one of this task with it."""
-    from becausal.engine.remote import RemoteClassifier, Task
+    from becausal.engine.worker import RemoteClassifier, Task
 
     class Line:
         def __init__(self):

@@ -1,4 +1,4 @@
-"""The first look round: patches that follow the image, what they are worth, and the lattice cut to them."""
+"""The survey: patches that follow the image, their contributions, and the lattice restricted to them."""
 
 import numpy as np
 import pytest
@@ -12,9 +12,12 @@ from becausal.core.patches import clusters, superpixels
 from becausal.core.problem import Problem
 from becausal.core.searches import Done, step
 from becausal.core.targets import Target
+from becausal.methods.causal.coalitions import CoalitionIndex
 from becausal.methods.causal.lattice import Lattice, RemovalCost, smooth
-from becausal.methods.causal.search import Causal, Seen
-from becausal.methods.causal.survey import Survey, survey
+from becausal.methods.causal.search import Causal
+from becausal.methods.causal.survey import Survey, run_survey
+from becausal.methods.causal.tuning import Tuning
+from becausal.render.wording import format_command
 
 
 def rng(seed=0):
@@ -74,41 +77,41 @@ def test_clusters_are_what_their_definition_says():
 # The survey
 
 
-def test_a_survey_finds_what_each_patch_is_worth():
+def test_a_survey_estimates_the_contribution_of_each_patch():
     view = rng(1).integers(0, 256, (32, 30, 3)).astype(np.uint8)
     patch = superpixels(view, 12)
-    worth = rng(2).normal(0, 1, patch.max() + 1)
-    first = [tuple(np.argwhere(patch == k)[0]) for k in range(len(worth))]
+    contribution = rng(2).normal(0, 1, patch.max() + 1)
+    first = [tuple(np.argwhere(patch == k)[0]) for k in range(len(contribution))]
 
     def score(wave):
-        return np.stack([wave[(slice(None), *at)] for at in first], axis=1) @ worth - 0.3
+        return np.stack([wave[(slice(None), *at)] for at in first], axis=1) @ contribution - 0.3
 
-    found, asked = ask(survey(view, samples=400, patches=12, rng=rng()), score)
+    found, asked = ask(run_survey(view, samples=400, patches=12, rng=rng()), score)
     assert len(asked) == 400
-    assert found.worth == pytest.approx(worth, abs=0.25)  # the ridge draws it towards 0
-    assert np.corrcoef(found.worth, worth)[0, 1] > 0.99
+    assert found.contribution == pytest.approx(contribution, abs=0.25)  # the ridge shrinks it
+    assert np.corrcoef(found.contribution, contribution)[0, 1] > 0.99
     assert np.array_equal(found.patch, patch)
-    best = np.argsort(-found.worth)[:3]
+    best = np.argsort(-found.contribution)[:3]
     assert np.array_equal(found.best(3), np.isin(patch, best))
-    assert found.best(len(worth)).all()
+    assert found.best(len(contribution)).all()
     assert not found.best(0).any()
 
 
-def test_what_a_patch_is_worth_is_shared_among_its_pixels():
+def test_the_contribution_of_a_patch_is_shared_among_its_pixels():
     found = Survey(np.array([[0, 0, 1, 1], [0, 0, 1, 1], [2, 2, 2, 2]]), np.array([4.0, -2.0, 1.0]))
     assert found.density.tolist() == [[1, 1, -0.5, -0.5], [1, 1, -0.5, -0.5], [0.25] * 4]
-    assert found.harm(Lattice((3, 4), 2)).tolist() == [[4.0, -2.0], [0.5, 0.5]]
+    assert found.removal_cost(Lattice((3, 4), 2)).tolist() == [[4.0, -2.0], [0.5, 0.5]]
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 4), st.integers(0, 10**6))
 @settings(max_examples=60, deadline=None)
-def test_an_enclosed_lattice_shows_its_cells_and_nothing_outside(height, width, grain, seed):
+def test_a_restricted_lattice_shows_its_cells_and_nothing_outside(height, width, grain, seed):
     grid = (height, width)
     within = rng(seed).random(grid) < 0.5
-    lattice, cells = Lattice(grid, grain).enclose(within)
+    lattice, cells = Lattice(grid, grain).restrict(within)
     assert np.array_equal(lattice.show(cells), within)
     values = rng(seed + 1).random(grid)
-    collected = lattice.collect(values)
+    collected = lattice.sum_cells(values)
     for at in np.ndindex(lattice.shape):
         one = np.zeros(lattice.shape, bool)
         one[at] = True
@@ -126,14 +129,14 @@ def test_smoothing_is_the_mean_over_a_box(shape):
     assert smooth(values, 2) == pytest.approx(wanted.reshape(shape))
 
 
-def test_what_was_expected_counts_as_trials_that_do_not_fade():
-    harm = RemovalCost((2,), np.array([1.0, 3.0]), 2.0)
-    assert harm.estimate().tolist() == [1.0, 3.0]
-    harm.learn(np.array([[True, False]]), np.array([7.0]))
-    assert harm.estimate().tolist() == [3.0, 3.0]  # (7 + 2 * 1) / (1 + 2)
+def test_a_prior_counts_as_trials_that_do_not_decay():
+    cost = RemovalCost((2,), np.array([1.0, 3.0]), 2.0)
+    assert cost.estimate().tolist() == [1.0, 3.0]
+    cost.observe(np.array([[True, False]]), np.array([7.0]))
+    assert cost.estimate().tolist() == [3.0, 3.0]  # (7 + 2 * 1) / (1 + 2)
     for _ in range(200):
-        harm.fade(0.5)
-    assert harm.estimate() == pytest.approx([1.0, 3.0])
+        cost.decay(0.5)
+    assert cost.estimate() == pytest.approx([1.0, 3.0])
 
 
 # In the search
@@ -156,7 +159,7 @@ def test_a_survey_takes_at_most_a_fifth_of_the_budget(budget):
     patchy = sum(0.2 < mean < 0.8 for mean in halves[: 64 if budget is None else budget // 5])
     assert patchy >= (50 if budget is None else 0.7 * (budget // 5) if budget >= 50 else 0)
     if budget == 40:
-        assert asked[0].all()  # too little for a survey: it begins with the whole view
+        assert asked[0].all()  # too small for a survey: it starts from the whole view
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -171,11 +174,11 @@ def test_the_search_stays_with_the_patches_that_matter(seed):
     assert inside > 3 * found.saliency[20:].mean()
 
 
-def test_a_survey_that_speaks_against_everything_leaves_the_index():
+def test_a_survey_with_evidence_against_every_patch_leaves_the_index():
     lattice = Lattice((8, 8), 2)
-    seen = Seen(lattice)
-    seen.index[0, 0] = 1.0
-    found = seen.map(Survey(np.zeros((8, 8), np.intp), np.array([-3.0])))
+    index = CoalitionIndex(lattice, Tuning())
+    index.index[0, 0] = 1.0
+    found = index.saliency(Survey(np.zeros((8, 8), np.intp), np.array([-3.0])))
     assert found.max() == found[0, 0] == 1
     assert found[-1, -1] == pytest.approx(found.min())
 
@@ -183,8 +186,9 @@ def test_a_survey_that_speaks_against_everything_leaves_the_index():
 def test_the_explanation_is_on_top_of_a_map_that_knows_nothing_else():
     found = np.zeros((8, 8), bool)
     found[2:4, 4:6] = True
-    assert np.array_equal(Seen(Lattice((8, 8), 2)).map(None, found), found.astype(float))
-    assert not Seen(Lattice((8, 8), 2)).map(None).any()
+    index = CoalitionIndex(Lattice((8, 8), 2), Tuning())
+    assert np.array_equal(index.saliency(None, found), found.astype(float))
+    assert not index.saliency(None).any()
 
 
 def test_every_further_explanation_stays_in_what_the_others_leave():
@@ -197,18 +201,35 @@ def test_every_further_explanation_stays_in_what_the_others_leave():
     assert needs_a_third(second[None])[0] >= 0
 
 
-def test_without_a_survey_it_begins_with_the_whole_view():
-    _, asked = ask(Causal(grain=2, survey=0).search(problem_of(two_halves()), rng()), needs_right_half)
+def test_without_a_survey_it_starts_from_the_whole_view():
+    search = Causal(grain=2, tuning=Tuning(survey=0)).search(problem_of(two_halves()), rng())
+    _, asked = ask(search, needs_right_half)
     assert asked[0].all()
 
 
 @pytest.mark.parametrize("options", [{"survey": -1}, {"patches": 1}, {"prior": 0.0}])
 def test_bad_options_are_refused(options):
     with pytest.raises(OptionError, match="survey must be"):
-        Causal(**options)
+        Tuning(**options)
 
 
-def test_the_way_is_the_same_from_python():
+def test_the_tuning_is_recorded_with_the_explanation(tmp_path):
+    def model(batch):
+        bright = (batch[:, :10, 20:] > 100).any(axis=-1).mean(axis=(1, 2))
+        return np.stack([bright, 1.2 - bright], axis=1)
+
+    method = Causal(grain=4, tuning=Tuning(survey=0, reheat=(0.2,)))
+    explanation = becausal.explain(two_halves(), model, fill="black", method=method)
+    explanation.save(tmp_path / "out")
+    loaded = becausal.Explanation.load(tmp_path / "out")
+    assert loaded.origin.options["tuning"] == {"survey": 0, "reheat": [0.2]}
+    again = becausal.explain(two_halves(), model, fill="black", method="causal", options=loaded.origin.request.options)
+    assert again.visible.tobytes() == explanation.visible.tobytes()
+    assert again.calls == explanation.calls
+    assert "tuning" not in format_command(loaded)
+
+
+def test_the_result_does_not_depend_on_the_batch_size():
     view = two_halves()
 
     def model(batch):

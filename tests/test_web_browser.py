@@ -1,4 +1,4 @@
-"""The page in a real browser, Chromium without a window: what a person does on it, with the pointer and with the keyboard.
+"""The page in headless Chromium, used with the pointer and with the keyboard.
 
 Set BECAUSAL_SCREENSHOTS to a folder to keep the screenshots.
 """
@@ -42,7 +42,7 @@ def browser():
 
 @pytest.fixture
 def visit(browser, port):
-    """Opens the page; afterwards nothing may have left this machine, and nothing may have gone wrong in the script."""
+    """Opens the page; checks afterwards that no other host was requested and that no script error occurred."""
     contexts, asked, wrong = [], [], []
 
     def open_page(**options):
@@ -62,25 +62,25 @@ def visit(browser, port):
         context.close()
     assert asked
     assert {urlsplit(url).netloc for url in asked if not url.startswith(("data:", "blob:"))} == {f"127.0.0.1:{port}"}
-    assert [text for text in wrong if "400 (Bad Request)" not in text] == []  # that one says an image was refused
+    assert [text for text in wrong if "400 (Bad Request)" not in text] == []  # the status of a rejected upload
 
 
 @pytest.fixture(scope="module")
 def bus(tmp_path_factory):
-    path = tmp_path_factory.mktemp("pictures") / "my bus.png"
-    Image.fromarray(make_scene(1025, label="bus").picture).save(path)
+    path = tmp_path_factory.mktemp("images") / "my bus.png"
+    Image.fromarray(make_scene(1025, label="bus").image).save(path)
     return path
 
 
 def choose(page, path):
-    page.set_input_files("#bc-picture input[type=file]", path)
-    page.wait_for_selector(f"#bc-picture .bc-name:has-text('{Path(path).name}')")
+    page.set_input_files("#bc-image input[type=file]", path)
+    page.wait_for_selector(f"#bc-image .bc-name:has-text('{Path(path).name}')")
 
 
 def choose_model(page, name):
     page.click("#bc-model input")
     page.get_by_role("option", name=name).click()
-    page.wait_for_selector(f"#bc-picture [data-model='{name}']")
+    page.wait_for_selector(f"#bc-image [data-model='{name}']")
 
 
 def explain(page):
@@ -90,14 +90,14 @@ def explain(page):
 
 def keep(page, name):
     folder = os.environ.get("BECAUSAL_SCREENSHOTS")
-    picture = page.screenshot(full_page=True)
+    image = page.screenshot(full_page=True)
     if folder:
-        (Path(folder) / f"{name}.png").write_bytes(picture)
-    return Image.open(io.BytesIO(picture))
+        (Path(folder) / f"{name}.png").write_bytes(image)
+    return Image.open(io.BytesIO(image))
 
 
 def set_slider(page, step):
-    """Move the slider as its user does, and return what the page says then."""
+    """Move the slider and return the text shown for it."""
     page.eval_on_selector(
         "#bc-reveal input", "(e, v) => {e.value = v; e.dispatchEvent(new Event('input', {bubbles: true}))}", str(step)
     )
@@ -118,7 +118,7 @@ def test_upload_explain_slide_choose_a_pixel_and_download(visit, bus, tmp_path):
     choose(page, bus)
     assert "bus" in page.inner_text("#bc-label label:first-of-type")
     explain(page)
-    assert re.search(r"The classifier says bus .* of the pixels alone are enough", page.inner_text(".bc-say"))
+    assert re.search(r"The classifier predicts bus .* of the pixels alone are enough", page.inner_text(".bc-say"))
     assert "sufficient: yes" in page.inner_text(".bc-checks")
 
     page.wait_for_function("document.querySelector('#bc-reveal .bc-answer').textContent.includes('bus')")
@@ -172,7 +172,7 @@ def test_the_explanation_shrinks_live_and_stop_keeps_the_best(visit, bus):
     assert page.is_disabled("#bc-go")
     page.click("#bc-stop")
     page.wait_for_selector(DONE)
-    assert "Cut short" in page.inner_text("#bc-stage")
+    assert "Stopped early" in page.inner_text("#bc-stage")
     assert page.is_enabled("#bc-go")
 
 
@@ -192,25 +192,25 @@ def test_a_picture_can_be_dropped_and_pasted(visit):
     page = visit()
     for number, (kind, place) in enumerate((("drop", ".bc-drop"), ("drop", "#bc-stage"), ("paste", "body"))):
         page.evaluate(GIVE, [kind, place, f"{kind}-{number}.png"])
-        page.wait_for_selector(f"#bc-picture .bc-name:has-text('{kind}-{number}.png')")
+        page.wait_for_selector(f"#bc-image .bc-name:has-text('{kind}-{number}.png')")
 
 
 def test_bad_uploads_are_said_and_the_picture_stays(visit, bus, tmp_path):
     page = visit()
     choose(page, bus)
     (tmp_path / "note.png").write_text("this is no image")
-    page.set_input_files("#bc-picture input[type=file]", tmp_path / "note.png")
-    page.wait_for_selector("#bc-picture .bc-error:has-text('note.png is no image')")
+    page.set_input_files("#bc-image input[type=file]", tmp_path / "note.png")
+    page.wait_for_selector("#bc-image .bc-error:has-text('note.png is not an image')")
     (tmp_path / "large.png").write_bytes(bytes(1_100_000))
-    page.set_input_files("#bc-picture input[type=file]", tmp_path / "large.png")
-    page.wait_for_selector("#bc-picture .bc-error:has-text('at most 1 MB')")
-    assert page.inner_text("#bc-picture .bc-name") == "my bus.png"
+    page.set_input_files("#bc-image input[type=file]", tmp_path / "large.png")
+    page.wait_for_selector("#bc-image .bc-error:has-text('the limit is 1 MB')")
+    assert page.inner_text("#bc-image .bc-name") == "my bus.png"
     explain(page)  # it is still the image that is explained
     assert "my bus.png" in page.get_attribute("#bc-stage section", "data-result")
 
 
 def hold(page, address):
-    """Keep the first of what a page sends there on its way, until what is returned is called."""
+    """Delay the first request to this address until the returned function is called."""
     held = []
     page.route(address, lambda route: held.append(route), times=1)
 
@@ -229,13 +229,13 @@ def test_a_button_pressed_while_the_picture_arrives_is_heeded_once_it_is_there(v
         page.get_by_role("tab", name="Comparison").click()
         page.click("#bc-other input")
         page.get_by_role("option", name="centre").click()
-    let_go = hold(page, "**/picture?*")
-    page.set_input_files("#bc-picture input[type=file]", bus)
-    page.wait_for_selector("#bc-hint:has-text('on its way…')")
+    let_go = hold(page, "**/image?*")
+    page.set_input_files("#bc-image input[type=file]", bus)
+    page.wait_for_selector("#bc-hint:has-text('Loading the image…')")
     page.focus(button)
     page.keyboard.press("Enter")
     page.wait_for_selector(f"{button}[aria-busy=true][data-pressed]")
-    assert "as soon as it is here" in page.inner_text("#bc-hint")
+    assert "starts as soon as it is ready" in page.inner_text("#bc-hint")
     let_go()
     if button == "#bc-compare":
         page.wait_for_selector("#bc-compared [data-methods='causal,centre']")
@@ -262,11 +262,11 @@ def test_a_press_for_a_picture_that_is_refused_explains_no_other(visit, bus, tmp
     page = visit()
     choose(page, bus)
     (tmp_path / "note.png").write_text("this is no image")
-    let_go = hold(page, "**/picture?*")
-    page.set_input_files("#bc-picture input[type=file]", tmp_path / "note.png")
+    let_go = hold(page, "**/image?*")
+    page.set_input_files("#bc-image input[type=file]", tmp_path / "note.png")
     page.click("#bc-go")
     let_go()
-    page.wait_for_selector("#bc-picture .bc-error:has-text('note.png is no image')")
+    page.wait_for_selector("#bc-image .bc-error:has-text('note.png is not an image')")
     page.wait_for_selector("#bc-go[aria-busy=false]:not([data-pressed])")
     assert page.locator("#bc-stage [data-state]").count() == 0
     page.click("#bc-go")  # for the image that is there
@@ -275,14 +275,14 @@ def test_a_press_for_a_picture_that_is_refused_explains_no_other(visit, bus, tmp
 
 def test_of_pictures_chosen_in_a_hurry_the_last_one_counts(visit, bus):
     page = visit()
-    let_go = hold(page, "**/picture?*")
-    page.set_input_files("#bc-picture input[type=file]", bus)
+    let_go = hold(page, "**/image?*")
+    page.set_input_files("#bc-image input[type=file]", bus)
     for number in (3, 4, 5):
-        page.click(f"#bc-picture [data-example='{number}']")
+        page.click(f"#bc-image [data-example='{number}']")
     page.click("#bc-go")
     page.wait_for_selector(f"{DONE}[data-result*='clock.png']")
     let_go()
-    assert page.inner_text("#bc-picture .bc-name") == "clock.png"
+    assert page.inner_text("#bc-image .bc-name") == "clock.png"
 
 
 def test_another_picture_ends_the_search_and_clears_the_stage(visit):
@@ -290,8 +290,8 @@ def test_another_picture_ends_the_search_and_clears_the_stage(visit):
     choose_model(page, "python:slow.py:predict")
     page.click("#bc-go")
     page.wait_for_selector("#bc-stage [data-state=running][data-size]")
-    page.click("#bc-picture [data-example='2']")
-    page.wait_for_selector("#bc-picture .bc-name:has-text('sailboat.png')")
+    page.click("#bc-image [data-example='2']")
+    page.wait_for_selector("#bc-image .bc-name:has-text('sailboat.png')")
     page.wait_for_selector("#bc-go:enabled")
     page.wait_for_selector("#bc-stage .bc-welcome")
     page.wait_for_timeout(500)  # nothing of the old search is drawn any more
@@ -314,13 +314,13 @@ def test_passing_the_list_of_models_keeps_the_answer(visit):
 
 def test_several_explanations_and_two_methods_side_by_side(visit):
     page = visit()
-    page.click("#bc-picture [data-example='1']")
-    page.wait_for_selector("#bc-picture .bc-name:has-text('house.png')")
-    page.click("button:has-text('More choices')")
+    page.click("#bc-image [data-example='1']")
+    page.wait_for_selector("#bc-image .bc-name:has-text('house.png')")
+    page.click("button:has-text('More options')")
     page.click("#bc-several label:has-text('2')")
     explain(page)
     page.wait_for_selector("#bc-others figure >> nth=1")
-    assert "Each of these alone is enough" in page.inner_text("#bc-others")
+    assert "Each of these sets is enough on its own" in page.inner_text("#bc-others")
     page.get_by_role("tab", name="Comparison").click()
     page.click("#bc-other input")
     page.get_by_role("option", name="centre").click()
@@ -328,7 +328,7 @@ def test_several_explanations_and_two_methods_side_by_side(visit):
     page.wait_for_selector("#bc-compared [data-methods='causal,centre']")
     assert page.locator("#bc-compared figure img").count() == 4
     assert "insertion" in page.inner_text("#bc-compared table")
-    page.click("#bc-go")  # its answer is not left on a tab that is not in sight
+    page.click("#bc-go")  # the tab of the explanation is opened
     page.wait_for_selector(DONE, state="visible")
 
 
@@ -344,13 +344,13 @@ def test_all_of_it_can_be_done_with_the_keyboard(visit):
                 return
         raise AssertionError(f"{selector} was not reached: {reached}")
 
-    tab_to("#bc-picture input[type=file]")
+    tab_to("#bc-image input[type=file]")
     tab_to("[data-example='1']")
     page.keyboard.press("Enter")
-    page.wait_for_selector("#bc-picture .bc-name:has-text('house.png')")
+    page.wait_for_selector("#bc-image .bc-name:has-text('house.png')")
     page.wait_for_selector("#bc-label label:has-text('house')")
     page.evaluate("document.activeElement.blur()")
-    tab_to("#bc-go")  # on the way the key passes the list of models, which then asks the server something too
+    tab_to("#bc-go")  # the focus passes the drop-down of models, which then sends an event too
     page.keyboard.press("Enter")
     page.wait_for_selector(DONE)
     tab_to(".bc-pixels")
@@ -367,8 +367,8 @@ def test_all_of_it_can_be_done_with_the_keyboard(visit):
 def test_two_pages_have_their_own_pictures(visit, bus):
     mine, yours = visit(), visit()
     choose(mine, bus)
-    yours.click("#bc-picture [data-example='2']")
-    yours.wait_for_selector("#bc-picture .bc-name:has-text('sailboat.png')")
+    yours.click("#bc-image [data-example='2']")
+    yours.wait_for_selector("#bc-image .bc-name:has-text('sailboat.png')")
     mine.click("#bc-go")
     explain(yours)
     mine.wait_for_selector(DONE)
@@ -380,17 +380,17 @@ def test_two_pages_have_their_own_pictures(visit, bus):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_looks_right(visit, scheme, width, height):
     page = visit(viewport={"width": width, "height": height}, color_scheme=scheme)
-    page.click("#bc-picture [data-example='1']")
-    page.wait_for_selector("#bc-picture .bc-name:has-text('house.png')")
+    page.click("#bc-image [data-example='1']")
+    page.wait_for_selector("#bc-image .bc-name:has-text('house.png')")
     explain(page)
     page.wait_for_function("document.querySelector('#bc-reveal .bc-answer').textContent.includes('house')")
     page.focus(".bc-pixels")
     page.keyboard.press("Enter")
     page.wait_for_selector("#bc-witness figure >> nth=1")
-    picture = keep(page, f"serve-{'wide' if width > 700 else 'narrow'}-{scheme}")
-    corner = picture.convert("L").getpixel((3, 3))
+    image = keep(page, f"serve-{'wide' if width > 700 else 'narrow'}-{scheme}")
+    corner = image.convert("L").getpixel((3, 3))
     assert corner < 60 if scheme == "dark" else corner > 200
-    assert picture.width == width  # nothing is wider than the screen
+    assert image.width == width  # nothing is wider than the screen
     if width < 700:
         page.get_by_role("tab", name="Comparison").click()
         page.click("#bc-other input")

@@ -1,4 +1,4 @@
-"""The page's workings without a page: jobs and their line, sessions, images, questions, pieces of HTML, the guard."""
+"""The parts of the page without a browser: job queue, sessions, images, requests, HTML fragments, the guard."""
 
 import asyncio
 import io
@@ -20,25 +20,24 @@ from becausal.core.contracts import Classifier
 from becausal.core.errors import ImageError, InputError, ModelError, OptionError
 from becausal.images.loading import load_image
 from becausal.interfaces.cli.serve import load_models, name_model
-from becausal.interfaces.cli.settings import Loading
-from becausal.interfaces.web import answers, closeups, parts
-from becausal.interfaces.web.guard import Guard, Refusal, name_of, read_event
+from becausal.interfaces.web import panels, results
+from becausal.interfaces.web.guard import Guard, RequestRejected, parse_event, strip_port
+from becausal.interfaces.web.images import EXAMPLES, Upload, clean_name, decode_image, make_examples
+from becausal.interfaces.web.job_queue import BackgroundJob, JobQueue
 from becausal.interfaces.web.limits import Limits
-from becausal.interfaces.web.pictures import EXAMPLES, Upload, clean_name, draw_examples, read_picture
-from becausal.interfaces.web.questions import (
-    Contest,
-    Search,
-    Wish,
-    ask_reveal,
-    ask_witness,
-    choose_model,
-    classify_view,
-    offer_fills,
-    offer_methods,
-    refuse_misfits,
+from becausal.interfaces.web.predictions import find_witness, predict_ranking, predict_top_labels
+from becausal.interfaces.web.rendering import read_static, render
+from becausal.interfaces.web.sessions import MAX_UNCLAIMED, Sessions, StoredResult
+from becausal.interfaces.web.tasks import (
+    CompareTask,
+    ExplainTask,
+    available_fills,
+    available_methods,
+    check_colour_model,
+    find_model,
+    make_request,
 )
-from becausal.interfaces.web.sessions import UNCLAIMED, Found, Sessions
-from becausal.interfaces.web.work import Desk, Job
+from becausal.models.loading import Loading
 from becausal.scenes import make_scene
 
 LIMITS = Limits()
@@ -61,13 +60,13 @@ def model():
 
 @pytest.fixture(scope="module")
 def scene():
-    return Upload("bus.png", png(make_scene(1025, label="bus").picture))
+    return Upload("bus.png", png(make_scene(1025, label="bus").image))
 
 
 @pytest.fixture(scope="module")
 def found(model, scene):
-    picture = read_picture(scene, LIMITS)
-    return becausal.explain(picture.pixels, model, confidence=0.9, grain=4)
+    image = decode_image(scene, LIMITS)
+    return becausal.explain(image.pixels, model, confidence=0.9, grain=4)
 
 
 # ---------------------------------------------------------------- jobs
@@ -82,7 +81,7 @@ class Clock:
 
 
 def test_a_job_keeps_what_its_task_returns():
-    job = Job(lambda progress: 7, LIMITS)
+    job = BackgroundJob(lambda progress: 7, LIMITS)
     job.run()
     assert (job.state, job.result, job.error) == ("done", 7, "")
     assert job.ended.is_set()
@@ -92,8 +91,8 @@ def test_a_job_keeps_what_its_task_returns():
     ("error", "said"),
     [
         (OptionError("one\n line"), "one line"),
-        (KeyboardInterrupt(), "stopped before anything was found"),
-        (MemoryError(), "there was not enough memory for this"),
+        (KeyboardInterrupt(), "stopped before a result was found"),
+        (MemoryError(), "not enough memory"),
         (ZeroDivisionError("by 0"), "unexpected ZeroDivisionError: by 0"),
     ],
 )
@@ -101,7 +100,7 @@ def test_whatever_a_task_raises_becomes_a_line(error, said):
     def task(progress):
         raise error
 
-    job = Job(task, LIMITS)
+    job = BackgroundJob(task, LIMITS)
     job.run()
     assert (job.state, job.result, job.error) == ("failed", None, said)
 
@@ -120,35 +119,35 @@ def test_a_stop_interrupts_the_search_once_and_its_result_is_kept():
                 job.stop()
         return "best so far"
 
-    job = Job(task, LIMITS)
+    job = BackgroundJob(task, LIMITS)
     job.run()
     assert (job.result, raised) == ("best so far", 1)
-    assert job.live.calls == 5
+    assert job.progress.calls == 5
 
 
 def test_a_job_that_is_stopped_in_line_never_begins():
     begun = []
-    job = Job(begun.append, LIMITS)
+    job = BackgroundJob(begun.append, LIMITS)
     job.stop()
     job.run()
     assert (job.state, begun) == ("failed", [])
 
 
-@pytest.mark.parametrize(("seconds", "silence", "looks"), [(50.0, 1e9, True), (1e9, 50.0, False)])
-def test_a_search_that_takes_too_long_or_is_not_watched_is_stopped(seconds, silence, looks):
+@pytest.mark.parametrize(("seconds", "unwatched", "polls"), [(50.0, 1e9, True), (1e9, 50.0, False)])
+def test_a_search_that_takes_too_long_or_is_not_watched_is_stopped(seconds, unwatched, polls):
     clock = Clock()
 
     def task(progress):
         for calls in range(1, 100):
             clock.now += 10
-            if looks:
-                job.look()
+            if polls:
+                job.poll()
             progress(status(calls, np.ones((2, 2), bool)))
 
-    job = Job(task, Limits(seconds=seconds, silence=silence), clock)
+    job = BackgroundJob(task, Limits(seconds=seconds, unwatched_seconds=unwatched), clock)
     job.run()
     assert job.state == "failed"  # this task does not round off
-    assert job.live.calls == 5  # and was told to after 50 seconds
+    assert job.progress.calls == 5  # and was told to after 50 seconds
 
 
 def test_the_live_map_says_how_small_a_set_each_pixel_was_part_of():
@@ -159,13 +158,13 @@ def test_the_live_map_says_how_small_a_set_each_pixel_was_part_of():
     def task(progress):
         for calls, visible in enumerate((whole, half, half, quarter), start=1):
             progress(status(calls, visible))
-            seen.append(job.live)
+            seen.append(job.progress)
 
-    job = Job(task, LIMITS)
+    job = BackgroundJob(task, LIMITS)
     job.run()
-    np.testing.assert_allclose(job.live.depth, [[np.log(4)] * 2 + [np.log(2)] * 2, [0.0] * 4])
+    np.testing.assert_allclose(job.progress.depth, [[np.log(4)] * 2 + [np.log(2)] * 2, [0.0] * 4])
     assert not seen[0].depth.any()  # what was handed out earlier stays as it was
-    assert [live.number for live in seen] == [1, 2, 3, 4]
+    assert [progress.updates for progress in seen] == [1, 2, 3, 4]
 
 
 def test_calls_of_the_methods_of_a_comparison_add_up():
@@ -173,13 +172,13 @@ def test_calls_of_the_methods_of_a_comparison_add_up():
         for calls in (10, 20, 5, 9):
             progress(status(calls, np.ones((2, 2), bool)))
 
-    job = Job(task, LIMITS)
+    job = BackgroundJob(task, LIMITS)
     job.run()
-    assert job.live.calls == 29
+    assert job.progress.calls == 29
 
 
 def test_so_many_run_so_many_wait_and_the_rest_are_told():
-    desk, gate = Desk(Limits(workers=2, waiting=3)), threading.Event()
+    queue, gate = JobQueue(Limits(workers=2, waiting=3)), threading.Event()
 
     def task(number):
         def run(progress):
@@ -188,29 +187,29 @@ def test_so_many_run_so_many_wait_and_the_rest_are_told():
 
         return run
 
-    jobs = [desk.submit(task(number)) for number in range(2)]
+    jobs = [queue.submit(task(number)) for number in range(2)]
     while any(job.state == "waiting" for job in jobs):
         time.sleep(0.005)
-    jobs += [desk.submit(task(number)) for number in range(2, 5)]
-    assert [job.before for job in jobs[2:]] == [0, 1, 2]
-    with pytest.raises(InputError, match="3 searches are waiting already"):
-        desk.submit(task(9))
+    jobs += [queue.submit(task(number)) for number in range(2, 5)]
+    assert [job.ahead for job in jobs[2:]] == [0, 1, 2]
+    with pytest.raises(InputError, match=r"queue is full \(3 searches"):
+        queue.submit(task(9))
     gate.set()
     assert all(job.ended.wait(30) for job in jobs)
     assert [job.result for job in jobs] == [0, 1, 2, 3, 4]
-    desk.close()
+    queue.close()
 
 
 def test_the_line_is_served_in_order():
-    desk, begun = Desk(Limits(workers=1)), []
-    jobs = [desk.submit(lambda progress, number=number: begun.append(number)) for number in range(20)]
+    queue, begun = JobQueue(Limits(workers=1)), []
+    jobs = [queue.submit(lambda progress, number=number: begun.append(number)) for number in range(20)]
     assert all(job.ended.wait(30) for job in jobs)
     assert begun == list(range(20))
-    desk.close()
+    queue.close()
 
 
 def test_closing_the_desk_stops_what_runs_and_what_waits():
-    desk = Desk(Limits(workers=1))
+    queue = JobQueue(Limits(workers=1))
     started = threading.Event()
 
     def endless(progress):
@@ -219,9 +218,9 @@ def test_closing_the_desk_stops_what_runs_and_what_waits():
             progress(status(1, np.ones((2, 2), bool)))
             time.sleep(0.005)
 
-    running, waiting = desk.submit(endless), desk.submit(endless)
+    running, waiting = queue.submit(endless), queue.submit(endless)
     assert started.wait(30)
-    desk.close()
+    queue.close()
     assert (running.state, waiting.state) == ("failed", "failed")
     assert waiting.ended.is_set()
 
@@ -231,73 +230,73 @@ def test_closing_the_desk_stops_what_runs_and_what_waits():
 
 def test_a_page_has_its_own_things_and_no_others():
     sessions = Sessions(LIMITS)
-    mine, yours = sessions.of("mine"), sessions.of("yours")
+    mine, yours = sessions.get("mine"), sessions.get("yours")
     mine.upload = Upload("a.png", b"a")
     assert yours.upload is None
-    assert sessions.of("mine") is mine
+    assert sessions.get("mine") is mine
 
 
 def test_an_upload_is_taken_once_and_only_by_its_token():
     sessions = Sessions(LIMITS)
-    token = sessions.put(Upload("a.png", b"a"))
-    assert sessions.take("no such token") is None
-    assert sessions.take(token).name == "a.png"
-    assert sessions.take(token) is None
-    tokens = [sessions.put(Upload(str(i), b"")) for i in range(UNCLAIMED + 1)]
-    assert sessions.take(tokens[0]) is None  # the oldest had to go
-    assert sessions.take(tokens[-1]) is not None
+    token = sessions.add_upload(Upload("a.png", b"a"))
+    assert sessions.claim_upload("no such token") is None
+    assert sessions.claim_upload(token).name == "a.png"
+    assert sessions.claim_upload(token) is None
+    tokens = [sessions.add_upload(Upload(str(i), b"")) for i in range(MAX_UNCLAIMED + 1)]
+    assert sessions.claim_upload(tokens[0]) is None  # the oldest had to go
+    assert sessions.claim_upload(tokens[-1]) is not None
 
 
 def test_old_and_closed_pages_are_forgotten_and_their_searches_stopped():
     clock = Clock()
-    sessions = Sessions(Limits(idle=100, gone=10), clock)
-    job = Job(lambda progress: 1, LIMITS)
-    closed, unused = sessions.of("closed"), sessions.of("unused")
+    sessions = Sessions(Limits(idle_seconds=100, closed_seconds=10), clock)
+    job = BackgroundJob(lambda progress: 1, LIMITS)
+    closed, unused = sessions.get("closed"), sessions.get("unused")
     closed.job = job
-    token = sessions.put(Upload("a.png", b"a"))
-    sessions.leave("closed")
+    token = sessions.add_upload(Upload("a.png", b"a"))
+    sessions.close("closed")
     assert job.is_stopping
     clock.now += 11
-    sessions.tidy()
+    sessions.clean_up()
     assert len(sessions) == 1
-    assert sessions.of("unused") is unused
-    assert sessions.take(token) is None
+    assert sessions.get("unused") is unused
+    assert sessions.claim_upload(token) is None
     clock.now += 101
-    sessions.tidy()
+    sessions.clean_up()
     assert len(sessions) == 0
 
 
 def test_a_page_that_comes_back_is_not_forgotten():
     clock = Clock()
-    sessions = Sessions(Limits(gone=10), clock)
-    page = sessions.of("page")
-    sessions.leave("page")
+    sessions = Sessions(Limits(closed_seconds=10), clock)
+    page = sessions.get("page")
+    sessions.close("page")
     clock.now += 5
-    assert sessions.of("page") is page
+    assert sessions.get("page") is page
     clock.now += 11
-    assert sessions.of("page") is page
+    assert sessions.get("page") is page
 
 
 def test_no_more_is_held_than_allowed():
     sessions = Sessions(Limits(sessions=3, held_bytes=100))
     for number in range(5):
-        sessions.of(str(number)).upload = Upload("x", bytes(10))
+        sessions.get(str(number)).upload = Upload("x", bytes(10))
     assert len(sessions) == 3
-    sessions.of("4").upload = Upload("x", bytes(95))
-    sessions.of("5")
+    sessions.get("4").upload = Upload("x", bytes(95))
+    sessions.get("5")
     assert len(sessions) == 2  # the least recently used went, until it fitted
 
 
 def test_an_answer_is_found_by_its_token_alone(found):
     sessions = Sessions(LIMITS)
-    page = sessions.of("page")
-    page.found = Found(found)
-    assert sessions.find(page.found.token) is page.found
-    assert sessions.find("x" * 32) is None
-    token = page.found.token
-    page.forget()
-    assert sessions.find(token) is None
-    assert len({Found(found).token for _ in range(100)}) == 100
+    page = sessions.get("page")
+    page.explanation = StoredResult(found)
+    assert sessions.find_result(page.explanation.token) is page.explanation
+    assert sessions.find_result("x" * 32) is None
+    token = page.explanation.token
+    page.clear()
+    assert sessions.find_result(token) is None
+    assert len({StoredResult(found).token for _ in range(100)}) == 100
 
 
 # ---------------------------------------------------------------- images
@@ -305,7 +304,7 @@ def test_an_answer_is_found_by_its_token_alone(found):
 
 def test_an_upload_is_read_as_a_file_would_be(scene, tmp_path):
     (tmp_path / "bus.png").write_bytes(scene.data)
-    mine, file = read_picture(scene, LIMITS), load_image(tmp_path / "bus.png")
+    mine, file = decode_image(scene, LIMITS), load_image(tmp_path / "bus.png")
     assert (mine.name, mine.sha256) == (file.name, file.sha256)
     np.testing.assert_array_equal(mine.pixels, file.pixels)
 
@@ -322,22 +321,22 @@ def test_an_upload_is_read_as_a_file_would_be(scene, tmp_path):
     ids=["empty", "text", "postscript", "png without a body", "npy"],
 )
 def test_what_is_no_picture_is_refused(data):
-    with pytest.raises(ImageError, match=r"x\.png is no image"):
-        read_picture(Upload("x.png", data), LIMITS)
+    with pytest.raises(ImageError, match=r"x\.png is not an image"):
+        decode_image(Upload("x.png", data), LIMITS)
 
 
 def test_a_damaged_picture_is_refused():
     data = png(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8))
     with pytest.raises(ImageError, match=r"x\.png cannot be decoded"):
-        read_picture(Upload("x.png", data[: len(data) // 2]), LIMITS)
+        decode_image(Upload("x.png", data[: len(data) // 2]), LIMITS)
 
 
 def test_a_picture_with_too_many_pixels_is_refused_before_it_is_decoded():
     buffer = io.BytesIO()
     Image.new("1", (7000, 6000)).save(buffer, "PNG")
     assert len(buffer.getvalue()) < 20_000
-    with pytest.raises(ImageError, match="at most 40 million"):
-        read_picture(Upload("bomb.png", buffer.getvalue()), LIMITS)
+    with pytest.raises(ImageError, match="the limit is 40 million"):
+        decode_image(Upload("bomb.png", buffer.getvalue()), LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -347,7 +346,7 @@ def test_a_picture_with_too_many_pixels_is_refused_before_it_is_decoded():
         ("../../etc/passwd", "passwd"),
         ("C:\\pictures\\a.jpg", "a.jpg"),
         ("a\nb\x00.png", "a b .png"),
-        ("", "picture"),
+        ("", "image"),
         ("x" * 100 + ".png", "x" * 40 + "…" + "x" * 12 + ".png"),
     ],
 )
@@ -356,60 +355,68 @@ def test_a_name_is_only_something_to_show(name, clean):
 
 
 def test_the_examples_are_what_they_are_called(model):
-    examples = draw_examples()
+    examples = make_examples()
     assert len(examples) == len(EXAMPLES)
     for example in examples:
-        top = classify_view(read_picture(example, LIMITS), model)
+        top = predict_top_labels(decode_image(example, LIMITS), model)
         assert f"{top[0][1]}.png" == example.name
 
 
 # ---------------------------------------------------------------- questions
 
 
+TOP_LABELS = ((3, "fish", 0.9), (1, "sailboat", 0.1))
+
+
 @pytest.mark.parametrize(
-    "wish",
+    "values",
     [
-        Wish(method="/etc/passwd"),
-        Wish(fill="image:/etc/passwd"),
-        Wish(fill="#123456"),
-        Wish(label_id=77),
-        Wish(share=0.123),
-        Wish(grain=1),
-        Wish(several=100),
-        Wish(max_calls=10**9),
-        Wish(max_calls=0),
+        {"method": "/etc/passwd"},
+        {"fill": "image:/etc/passwd"},
+        {"fill": "#123456"},
+        {"label": 77},
+        {"share": 0.123},
+        {"cells": 1},
+        {"several": 100},
+        {"several": 0},
+        {"max_calls": 10**9},
+        {"max_calls": 0},
     ],
     ids=str,
 )
-def test_what_was_not_offered_is_refused(model, wish):
-    top = ((0, "bus", 0.9), (1, "sailboat", 0.1))
+def test_what_was_not_offered_is_refused(model, values):
     with pytest.raises(OptionError):
-        wish.request(top, model, 128, LIMITS)
+        make_request(TOP_LABELS, model, 128, LIMITS, **values)
 
 
-def test_a_wish_becomes_a_request(model):
-    top = ((3, "fish", 0.9), (1, "sailboat", 0.1))
-    request = Wish(label_id=1, share=0.5, grain=16, several=2, max_calls=500).request(top, model, 128, LIMITS)
+def test_the_values_of_the_controls_become_a_request(model):
+    request = make_request(TOP_LABELS, model, 128, LIMITS, label=1, share=0.5, cells=16, several=2, max_calls=500)
     assert (request.target, request.top, request.confidence, request.grain) == (1, 2, 0.5, 8)
     assert (request.several, request.max_calls, request.fills) == (2, 500, ("grey",))
-    assert Wish(method="rise", several=2).request(top, model, 128, LIMITS).several == 1
+    assert make_request(TOP_LABELS, model, 128, LIMITS, method="rise", several=2).several == 1
+    assert make_request(TOP_LABELS, model, 128, LIMITS) == becausal.api.Request(grain=4, max_calls=2000)
+
+
+def test_any_option_of_a_request_can_get_a_control(model):
+    request = make_request(TOP_LABELS, model, 128, LIMITS, contrast=True, seed=3)
+    assert (request.contrast, request.seed) == (True, 3)
 
 
 def test_no_fill_that_reads_a_file_is_offered():
-    assert "grey" in offer_fills()
-    assert not [fill for fill in offer_fills() if ":" in fill]
+    assert "grey" in available_fills()
+    assert not [fill for fill in available_fills() if ":" in fill]
 
 
 def test_methods_that_look_inside_are_offered_only_where_one_can():
     blind = becausal.models.as_classifier(lambda batch: np.stack([batch.mean((1, 2, 3)), batch.max((1, 2, 3))], 1) / 255)
-    assert "causal" in offer_methods(blind)
-    assert "grad-cam" not in offer_methods(blind)
+    assert "causal" in available_methods(blind)
+    assert "grad-cam" not in available_methods(blind)
 
 
 def test_a_model_is_one_of_the_operators(model):
-    assert choose_model({"bundled": model}, "bundled") is model
+    assert find_model({"bundled": model}, "bundled") is model
     with pytest.raises(OptionError):
-        choose_model({"bundled": model}, "python:evil.py:predict")
+        find_model({"bundled": model}, "python:evil.py:predict")
 
 
 @pytest.mark.parametrize(
@@ -448,29 +455,29 @@ class Misfit:
 
 
 def test_a_model_without_colour_pictures_has_no_place_on_the_page(model):
-    refuse_misfits(model, "bundled")
+    check_colour_model(model, "bundled")
     assert isinstance(Misfit(model), Classifier)
-    with pytest.raises(OptionError, match="takes no colour images"):
-        refuse_misfits(Misfit(model), "scan.onnx")
+    with pytest.raises(OptionError, match="does not take colour images"):
+        check_colour_model(Misfit(model), "scan.onnx")
 
 
 def test_a_search_on_an_upload_is_what_explain_gives(model, scene, found):
-    top = classify_view(read_picture(scene, LIMITS), model)
-    search = Search(scene, model, Wish(share=0.9).request(top, model, 128, LIMITS), LIMITS)
-    job = Job(search, LIMITS)
+    top = predict_top_labels(decode_image(scene, LIMITS), model)
+    search = ExplainTask(scene, model, make_request(top, model, 128, LIMITS, share=0.9), LIMITS)
+    job = BackgroundJob(search, LIMITS)
     job.run()
     assert job.error == ""
     explanation = job.result.explanation
     np.testing.assert_array_equal(explanation.visible, found.visible)
     assert explanation.origin.image == "bus.png"
     assert search.view.shape == (128, 128, 3)
-    assert job.live.calls > 10
-    assert job.live.depth.shape == (128, 128)
+    assert job.progress.calls > 10
+    assert job.progress.depth.shape == (128, 128)
 
 
 def test_a_search_that_is_stopped_keeps_its_best_so_far(model, scene):
-    top = classify_view(read_picture(scene, LIMITS), model)
-    search = Search(scene, model, Wish(share=0.9).request(top, model, 128, LIMITS), LIMITS)
+    top = predict_top_labels(decode_image(scene, LIMITS), model)
+    search = ExplainTask(scene, model, make_request(top, model, 128, LIMITS, share=0.9), LIMITS)
 
     def task(progress):
         def stopping(now):
@@ -480,7 +487,7 @@ def test_a_search_that_is_stopped_keeps_its_best_so_far(model, scene):
 
         return search(stopping)
 
-    job = Job(task, LIMITS)
+    job = BackgroundJob(task, LIMITS)
     job.run()
     explanation = job.result.explanation
     assert explanation.stopped_by == "interrupt"
@@ -489,25 +496,25 @@ def test_a_search_that_is_stopped_keeps_its_best_so_far(model, scene):
 
 
 def test_a_contest_compares_two_methods(model, scene):
-    top = classify_view(read_picture(scene, LIMITS), model)
-    request = Wish(max_calls=300).request(top, model, 128, LIMITS)
-    comparison = Contest(scene, model, ("causal", "centre"), request, LIMITS)(lambda now: None)
+    top = predict_top_labels(decode_image(scene, LIMITS), model)
+    request = make_request(top, model, 128, LIMITS, max_calls=300)
+    comparison = CompareTask(scene, model, ("causal", "centre"), request, LIMITS)(lambda now: None)
     assert [row.method for row in comparison.rows] == ["causal", "centre"]
     assert comparison.first.origin.image == "bus.png"
-    page = answers.draw_comparison(comparison, "t" * 32)
+    page = results.render_comparison(comparison, "t" * 32)
     check_html(page)
     assert "causal" in page
     assert "insertion" in page
 
 
 def test_the_ranking_is_revealed_from_a_few_pixels_to_all(model, found):
-    reveal = ask_reveal(found, model)
+    reveal = predict_ranking(found, model)
     counts = [step.pixels for step in reveal.steps]
     assert counts == sorted(set(counts))
     assert (counts[-1], reveal.steps[-1].share) == (128 * 128, 1.0)
     assert counts[reveal.start] == found.pixels
-    assert reveal.steps[reveal.start].holds == found.checks.sufficient
-    assert reveal.steps[-1].confidence == pytest.approx(found.confidence, abs=1e-4)
+    assert reveal.steps[reveal.start].prediction.holds == found.checks.sufficient
+    assert reveal.steps[-1].prediction.confidence == pytest.approx(found.confidence, abs=1e-4)
     for number, step in enumerate(reveal.steps):
         shown = reveal.entry <= number
         assert np.count_nonzero(shown) == step.pixels
@@ -518,16 +525,16 @@ def test_the_ranking_is_revealed_from_a_few_pixels_to_all(model, found):
 
 
 def test_a_witness_keeps_the_target_with_the_pixel_and_loses_it_without(model, found):
-    row, column = answers.first_pixel(found)
-    witness = ask_witness(found, model, row, column)
+    row, column = results.central_pixel(found)
+    witness = find_witness(found, model, row, column)
     assert (witness.why.part, witness.shown.holds, witness.without.holds) == (True, True, False)
-    page = closeups.draw_witness(found, witness, row, column)
+    page = results.render_witness(found, witness, row, column)
     check_html(page)
     assert "With it: " in page
-    outside = ask_witness(found, model, 0, 0)
+    outside = find_witness(found, model, 0, 0)
     assert (outside.why.part, outside.without) == (False, None)
     with pytest.raises(OptionError):
-        ask_witness(found, model, 10**6, 0)
+        find_witness(found, model, 10**6, 0)
 
 
 def test_a_witness_is_shown_from_near_and_its_pixel_is_in_sight():
@@ -536,7 +543,7 @@ def test_a_witness_is_shown_from_near_and_its_pixel_is_in_sight():
         h, w = rng.integers(4, 60, 2)
         visible = rng.random((h, w)) < rng.choice([0.002, 0.02, 0.5])
         row, column = int(rng.integers(h)), int(rng.integers(w))
-        top, left, side = closeups.near(visible, row, column)
+        top, left, side = results.crop_square(visible, row, column)
         assert 1 <= side <= min(h, w)
         assert 0 <= top <= h - side
         assert 0 <= left <= w - side
@@ -545,14 +552,14 @@ def test_a_witness_is_shown_from_near_and_its_pixel_is_in_sight():
             assert left <= column < left + side
     small = np.zeros((100, 100), bool)
     small[50:54, 60:64] = True
-    assert closeups.near(small, 51, 61) == (39, 49, 25)
+    assert results.crop_square(small, 51, 61) == (39, 49, 25)
 
 
 # ---------------------------------------------------------------- pieces of HTML
 
 
 class Nesting(HTMLParser):
-    """Whether every tag is closed, in order, and nothing comes from elsewhere."""
+    """Checks that tags are balanced and that no resource is loaded from elsewhere."""
 
     VOID = frozenset({"img", "input", "polyline", "line"})
 
@@ -593,31 +600,31 @@ def test_every_piece_is_whole(model, found):
     others = np.zeros_like(found.visible)
     others[:4, :4] = True
     several = replace(found, others=(others,), stopped_by="interrupt", notes=("a note",))
-    shot = parts.Shot(found.view, found.visible, np.zeros(found.visible.shape))
+    shot = panels.SearchSnapshot(found.view, found.visible, np.zeros(found.visible.shape))
     pages = [
-        parts.draw_start(draw_examples(64), LIMITS, None, ""),
-        parts.draw_start((), LIMITS, Upload("<b>.png", b""), "data:image/png;base64,", note="no <image>"),
-        parts.draw_welcome(),
-        parts.draw_error("it <went> wrong"),
-        parts.draw_waiting(0),
-        parts.draw_waiting(1),
-        parts.draw_waiting(5),
-        parts.draw_live(None, calls=0, max_calls=None, stage="search", stopping=False),
-        parts.draw_live(shot, calls=10, max_calls=100, stage="verify", stopping=True),
-        answers.draw_found(several, "t" * 32),
-        answers.draw_others(several),
-        closeups.draw_reveal(found, ask_reveal(found, model)),
-        parts.draw_comparing(("causal", "rise"), calls=5, stopping=False),
-        parts.draw_hint(),
-        parts.draw_invitation(),
+        panels.render_image(make_examples(64), LIMITS, None, ""),
+        panels.render_image((), LIMITS, Upload("<b>.png", b""), "data:image/png;base64,", error="no <image>"),
+        render("welcome"),
+        render("error", message="it <went> wrong"),
+        render("waiting", ahead=0),
+        render("waiting", ahead=1),
+        render("waiting", ahead=5),
+        panels.render_running(None, calls=0, max_calls=None, stage="search", is_stopping=False),
+        panels.render_running(shot, calls=10, max_calls=100, stage="verify", is_stopping=True),
+        results.render_explanation(several, "t" * 32),
+        results.render_others(several),
+        results.render_ranking(found, predict_ranking(found, model)),
+        panels.render_comparing(("causal", "rise"), calls=5, is_stopping=False),
+        render("hint"),
+        render("compare_intro"),
     ]
     for page in pages:
         check_html(page)
-    assert "1 search is before yours" in pages[5]
-    assert "5 searches are before yours" in pages[6]
-    assert "Cut short" in pages[9]
+    assert "1 search is ahead of yours" in pages[5]
+    assert "5 searches are ahead of yours" in pages[6]
+    assert "Stopped early" in pages[9]
     assert check_html(pages[10]).images == 2
-    assert answers.draw_others(found) == ""
+    assert results.render_others(found) == ""
 
 
 def test_a_label_or_a_name_cannot_be_markup(found):
@@ -625,10 +632,12 @@ def test_a_label_or_a_name_cannot_be_markup(found):
 
     evil = '<img src=x onerror="alert(1)">"\''
     named = replace(found, label=evil, origin=replace(found.origin, image=evil), notes=(evil,), others=(found.visible,))
-    for page in (answers.draw_found(named, "t" * 32), answers.draw_others(named)):
+    for page in (results.render_explanation(named, "t" * 32), results.render_others(named)):
         check_html(page)
         assert evil not in page
-    said = json.loads(read_result(answers.draw_found(named, "t" * 32)))
+    alt = "Explanation 1 for &lt;img src=x onerror=&#34;alert(1)&#34;&gt;&#34;&#39;"
+    assert f'alt="{alt}"' in results.render_others(named)  # escaped once, not twice
+    said = json.loads(read_result(results.render_explanation(named, "t" * 32)))
     assert (said["label"], said["image"]) == (evil, evil)
 
 
@@ -639,17 +648,39 @@ def read_result(page):
 
 
 def test_a_second_label_is_explained_as_a_second_label(model, scene):
-    top = classify_view(read_picture(scene, LIMITS), model)
-    request = Wish(label_id=top[1][0], max_calls=400).request(top, model, 128, LIMITS)
-    answer = Search(scene, model, request, LIMITS)(lambda now: None)
-    assert "is number 2 of what the classifier says" in answers.say_found(answer.explanation)
+    top = predict_top_labels(decode_image(scene, LIMITS), model)
+    request = make_request(top, model, 128, LIMITS, label=top[1][0], max_calls=400)
+    result = ExplainTask(scene, model, request, LIMITS)(lambda now: None)
+    page = read_text(results.render_explanation(result.explanation, "t" * 32))
+    assert "is number 2 of the predicted labels" in page
+    if result.explanation.checks.sufficient:
+        assert "alone are enough to keep it in the top 2." in page
+
+
+def read_text(page):
+    return " ".join(re.sub(r"<[^>]*>", "", page).split())
 
 
 def test_a_small_confidence_is_not_said_to_be_none(found):
     from dataclasses import replace
 
-    said = [answers.say_found(replace(found, target=replace(found.target, floor=floor))) for floor in (0.9, 0.01, 0.0021)]
-    assert [re.search(r"at least ([\d.e-]+)\.$", text)[1] for text in said] == ["0.90", "0.01", "0.002"]
+    for floor, said in ((0.9, "0.90"), (0.01, "0.01"), (0.0021, "0.002")):
+        page = results.render_explanation(replace(found, target=replace(found.target, floor=floor)), "t" * 32)
+        assert f"enough for this label, with a confidence of at least {said}." in read_text(page)
+    page = results.render_explanation(replace(found, target=replace(found.target, floor=0.0)), "t" * 32)
+    assert "alone are enough for this label." in read_text(page)
+
+
+def test_a_template_is_given_every_value_it_names():
+    from jinja2 import UndefinedError
+
+    with pytest.raises(UndefinedError):
+        render("error")
+
+
+def test_the_script_can_stand_in_the_head_of_the_page():
+    assert "</script" not in read_static("page.js").lower()
+    assert ".gradio-container" in read_static("page.css")
 
 
 # ---------------------------------------------------------------- choices and looks in a hurry
@@ -660,9 +691,9 @@ def page(model):
     pytest.importorskip("gradio", reason="gradio is not installed: pip install 'becausal[web]'")
     from becausal.interfaces.web.page import Page
 
-    desk = Desk(LIMITS)
-    yield Page({"bundled": model}, Sessions(LIMITS), desk, draw_examples(), LIMITS)
-    desk.close()
+    queue = JobQueue(LIMITS)
+    yield Page({"bundled": model}, Sessions(LIMITS), queue, make_examples(), LIMITS)
+    queue.close()
 
 
 def event(**data):
@@ -670,7 +701,7 @@ def event(**data):
 
 
 def hold_first(monkeypatch, name, is_first):
-    """Have the first call of a function of the page wait; whether it waits already, and the word to go on."""
+    """Block the first matching call of a function; returns the events `it is blocked` and `continue`."""
     from becausal.interfaces.web import page
 
     begun, go_on, function = threading.Event(), threading.Event(), getattr(page, name)
@@ -691,23 +722,23 @@ def is_as_it_was(update):
 
 def test_of_two_pictures_the_one_chosen_last_stays_though_it_is_read_first(page, monkeypatch):
     request = SimpleNamespace(session_hash="mine")
-    begun, go_on = hold_first(monkeypatch, "classify_view", lambda picture, _: picture.name == "house.png")
+    begun, go_on = hold_first(monkeypatch, "predict_top_labels", lambda image, _: image.name == "house.png")
     with ThreadPoolExecutor(1) as pool:
-        early = pool.submit(page.take_example, "bundled", event(example=1), request)
+        early = pool.submit(page.choose_example, "bundled", event(example=1), request)
         assert begun.wait(60)
-        late = page.take_example("bundled", event(example=2), request)
+        late = page.choose_example("bundled", event(example=2), request)
         go_on.set()
         assert all(is_as_it_was(update) for update in early.result(60))
     assert "sailboat.png" in late[0]
-    assert page.sessions.of("mine").upload.name == "sailboat.png"
+    assert page.sessions.get("mine").upload.name == "sailboat.png"
     assert len(late) == len(early.result())
 
 
 def test_of_two_pixels_the_one_chosen_last_is_shown(page, found, monkeypatch):
     request = SimpleNamespace(session_hash="mine")
-    page.open(request)
-    page.sessions.of("mine").found = Found(found)
-    begun, go_on = hold_first(monkeypatch, "ask_witness", lambda *arguments: arguments[2] == 5)
+    page.load(request)
+    page.sessions.get("mine").explanation = StoredResult(found)
+    begun, go_on = hold_first(monkeypatch, "find_witness", lambda *arguments: arguments[2] == 5)
     with ThreadPoolExecutor(1) as pool:
         early = pool.submit(page.show_witness, event(row=5, column=5), request)
         assert begun.wait(60)
@@ -719,32 +750,32 @@ def test_of_two_pixels_the_one_chosen_last_is_shown(page, found, monkeypatch):
 
 def test_the_same_model_again_forgets_nothing(page, found):
     request = SimpleNamespace(session_hash="mine")
-    page.open(request)
-    session = page.sessions.of("mine")
-    session.found = Found(found)
-    assert all(is_as_it_was(update) for update in page.take_model("bundled", request))
-    assert session.found is not None
+    page.load(request)
+    session = page.sessions.get("mine")
+    session.explanation = StoredResult(found)
+    assert all(is_as_it_was(update) for update in page.choose_model("bundled", request))
+    assert session.explanation is not None
 
 
 def test_back_to_the_model_before_while_another_is_still_asked(page, monkeypatch):
     request = SimpleNamespace(session_hash="mine")
     page.models["slow"] = another = becausal.load_model("bundled")
-    page.open(request)
-    begun, go_on = hold_first(monkeypatch, "classify_view", lambda _, classifier: classifier is another)
+    page.load(request)
+    begun, go_on = hold_first(monkeypatch, "predict_top_labels", lambda _, classifier: classifier is another)
     with ThreadPoolExecutor(1) as pool:
-        early = pool.submit(page.take_model, "slow", request)
+        early = pool.submit(page.choose_model, "slow", request)
         assert begun.wait(60)
-        late = page.take_model("bundled", request)
+        late = page.choose_model("bundled", request)
         go_on.set()
         assert all(is_as_it_was(update) for update in early.result(60))
-    assert late[1] == page.sessions.of("mine").model == "bundled"
+    assert late[1] == page.sessions.get("mine").model == "bundled"
 
 
 # ---------------------------------------------------------------- the guard
 
 
 def ask_guard(path, *, method="GET", headers=None, body=b"", query=b"", hosts=frozenset({"localhost"}), limits=LIMITS):
-    """The status the guard or, if it lets it through, the app behind it gives; and what the app saw of the body."""
+    """The response status, 299 if the request reached the app, and the bodies the app received."""
     seen, sent = [], []
 
     async def app(scope, receive, send):
@@ -793,7 +824,7 @@ def test_what_the_page_needs_comes_through(path):
         "/gradio_api/stream/a/b/1/playlist.m3u8",
         "/docs",
         "/openapi.json",
-        "/picture",
+        "/image",
     ],
 )
 def test_everything_else_is_not_there(path):
@@ -824,23 +855,23 @@ def test_another_name_or_another_site_is_refused():
     assert ask_guard("/", headers={b"host": b"evil.example"})[0] == 421
     assert ask_guard("/", headers={b"host": b"evil.example"}, hosts=None)[0] == 299
     event = json.dumps({"session_hash": "abcdefgh", "fn_index": 0, "data": []}).encode()
-    for path in ("/picture", "/gradio_api/queue/join"):
+    for path in ("/image", "/gradio_api/queue/join"):
         assert ask_guard(path, method="POST", body=event, headers={b"origin": b"http://evil.example"})[0] == 403
         assert ask_guard(path, method="POST", body=event, headers={b"origin": b"http://localhost:7860"})[0] == 299
 
 
 @pytest.mark.parametrize(("host", "name"), [("localhost:1", "localhost"), ("[::1]:80", "::1"), ("A.b", "a.b"), ("", "")])
 def test_the_name_of_a_host(host, name):
-    assert name_of(host) == name
+    assert strip_port(host) == name
 
 
 @pytest.mark.parametrize("declared", [True, False])
 def test_what_is_too_large_is_refused(declared):
     small = Limits(upload_bytes=1000, body_bytes=100)
-    for path, size in (("/picture", 1001), ("/gradio_api/queue/join", 101)):
+    for path, size in (("/image", 1001), ("/gradio_api/queue/join", 101)):
         headers = {} if declared else {b"content-length": b"0"}
         assert ask_guard(path, method="POST", body=bytes(size), headers=headers, limits=small) == (413, [])
-    assert ask_guard("/picture", method="POST", body=bytes(1000), limits=small)[0] == 299
+    assert ask_guard("/image", method="POST", body=bytes(1000), limits=small)[0] == 299
 
 
 def test_a_websocket_is_closed():
@@ -866,7 +897,7 @@ GOOD = {
 
 def test_an_event_is_passed_on_with_plain_values_only():
     more = GOOD | {"oauth_token": "x", "simple_format": True, "batched": True, "event_id": "x"}
-    assert read_event(json.dumps(more).encode()) == GOOD
+    assert parse_event(json.dumps(more).encode()) == GOOD
     status, seen = ask_guard("/gradio_api/queue/join", method="POST", body=json.dumps(more).encode())
     assert (status, json.loads(seen[0])) == (299, GOOD)
 
@@ -891,8 +922,8 @@ def test_an_event_is_passed_on_with_plain_values_only():
     ids=str,
 )
 def test_an_event_that_holds_anything_else_is_refused(change):
-    with pytest.raises(Refusal) as refused:
-        read_event(json.dumps(GOOD | change).encode())
+    with pytest.raises(RequestRejected) as refused:
+        parse_event(json.dumps(GOOD | change).encode())
     assert refused.value.status == 400
 
 

@@ -1,4 +1,4 @@
-"""A server for tests, as a process of its own with a folder of its own; and a model that takes its time."""
+"""A server process for tests with its own folder for temporary files, and a slow model."""
 
 import importlib.util
 from contextlib import contextmanager
@@ -14,14 +14,14 @@ model, pause = load_model("bundled"), threading.Event()
 SIZE, LABELS, OUTPUT = 128, list(model.info.labels), "probabilities"
 
 def predict(batch):
-    """The bundled classifier, in no hurry."""
+    """The bundled classifier, slowed down."""
     pause.wait(0.2)
     return model.classify(batch)
 '''
 
 
 def load_benchmark():
-    """benchmarks/serve_load.py as a module: its client speaks to the server as a page does."""
+    """benchmarks/serve_load.py as a module, for its HTTP client."""
     spec = importlib.util.spec_from_file_location("serve_load", ROOT / "benchmarks" / "serve_load.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -30,7 +30,7 @@ def load_benchmark():
 
 @contextmanager
 def serving(folder, *arguments):
-    """The port of a server with two models, bundled and slow; what it writes to disk, it writes below the folder."""
+    """The port of a server with two models, bundled and slow; its temporary files are in the folder."""
     (folder / "slow.py").write_text(SLOW)
     (folder / "temporary").mkdir()
     load = load_benchmark()

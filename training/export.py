@@ -1,4 +1,4 @@
-"""Fold, calibrate, measure and write the trained classifier."""
+"""Fold, calibrate, evaluate and write the trained classifier."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from becausal.scenes.network import LAYERS, SceneNet
 
 
 def fold(trained: SceneNet) -> SceneNet:
-    """Return the same function without batch normalisation: each one is folded in the convolution before it."""
+    """The same network without batch normalisation, which is folded into the convolutions."""
     plain = SceneNet().to(next(trained.parameters()).device)
     norms = [module for module in trained.features if isinstance(module, torch.nn.BatchNorm2d)]
     with torch.no_grad():
@@ -32,31 +32,31 @@ def fold(trained: SceneNet) -> SceneNet:
 
 @torch.no_grad()
 def logits_of(network: SceneNet, scenes: Rendered) -> npt.NDArray[np.float64]:
-    """Run the network in full precision over scenes; returns logits (n, 13)."""
+    """The logits, (n, 13), of scenes in full precision."""
     device = next(network.parameters()).device
     network.eval()
     found = []
     for start in range(0, len(scenes), 500):
-        batch = torch.from_numpy(scenes.pictures[start : start + 500]).to(device)
+        batch = torch.from_numpy(scenes.images[start : start + 500]).to(device)
         found.append(network(batch.permute(0, 3, 1, 2).float().contiguous() / 127.5 - 1).double().cpu().numpy())
     return np.concatenate(found)
 
 
 def softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Turn logits (n, 13) into probabilities."""
+    """Probabilities from logits, (n, 13)."""
     raised = np.exp(logits - logits.max(axis=1, keepdims=True))
     return np.asarray(raised / raised.sum(axis=1, keepdims=True))
 
 
 def temperature(logits: npt.NDArray[np.float64], labels: npt.NDArray[np.int64]) -> float:
-    """Find the temperature that makes held-out logits most likely."""
+    """The temperature with the highest likelihood of the held-out labels."""
     grid = np.exp(np.linspace(np.log(0.25), np.log(4.0), 241))
     losses = [-np.log(softmax(logits / t)[np.arange(len(labels)), labels] + 1e-12).mean() for t in grid]
     return float(grid[int(np.argmin(losses))])
 
 
 def calibration_error(probs: npt.NDArray[np.float64], labels: npt.NDArray[np.int64], bins: int = 15) -> float:
-    """Measure the expected calibration error over equal bins of confidence."""
+    """The expected calibration error over equal bins of confidence."""
     sure, right = probs.max(axis=1), probs.argmax(axis=1) == labels
     place = np.minimum((sure * bins).astype(int), bins - 1)
     gaps = [
@@ -105,7 +105,7 @@ def write_weights(network: SceneNet, out: Path) -> None:
         weights,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], producer_name="becausal")
-    # The oldest format that this operator set allows: old readers can load it too.
+    # The oldest format that this operator set allows, for old versions of onnxruntime.
     model.ir_version = 8
     helper.set_model_props(model, {"labels": "\n".join(LABELS), "license": "Apache-2.0", "input": "RGB, x / 127.5 - 1"})
     onnx.checker.check_model(model)
@@ -113,13 +113,13 @@ def write_weights(network: SceneNet, out: Path) -> None:
 
 
 def onnx_difference(network: SceneNet, scenes: Rendered, out: Path) -> float | None:
-    """Measure the largest difference of logits between torch and onnxruntime, where onnxruntime is installed."""
+    """The largest difference of logits between torch and onnxruntime, None if onnxruntime is not installed."""
     try:
         import onnxruntime
     except ImportError:
         return None
     session = onnxruntime.InferenceSession(str(out / "scenes.onnx"), providers=["CPUExecutionProvider"])
-    some = scenes.pictures[:200].astype(np.float32) / np.float32(127.5) - np.float32(1)
+    some = scenes.images[:200].astype(np.float32) / np.float32(127.5) - np.float32(1)
     found = session.run(["logits"], {"input": np.ascontiguousarray(some.transpose(0, 3, 1, 2))})[0]
     with torch.no_grad():
         ours = network.cpu()(torch.from_numpy(np.ascontiguousarray(some.transpose(0, 3, 1, 2)))).numpy()
@@ -127,7 +127,7 @@ def onnx_difference(network: SceneNet, scenes: Rendered, out: Path) -> float | N
 
 
 def write_confusion(truth: npt.NDArray[np.int64], answers: npt.NDArray[np.int64], path: Path) -> None:
-    """Write a table with one row per true label and one column per answer."""
+    """Write the confusion matrix, with a row for each true label and a column for each prediction."""
     table = np.zeros((len(LABELS), len(LABELS)), dtype=int)
     np.add.at(table, (truth, answers), 1)
     with path.open("w", newline="") as file:

@@ -1,4 +1,4 @@
-"""Render many scenes at once with all the cores of a machine."""
+"""Render scenes in several processes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ CHUNK = 50
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """Which scenes to render: the first seed, how many, and what to ask of each."""
+class RenderPlan:
+    """Which scenes to render: the first seed, their number, and arguments of `make_scene`."""
 
     first: int
     count: int
@@ -28,9 +28,9 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Rendered:
-    """Scenes as arrays: images (n, 128, 128, 3), visible masks (n, 128, 128), and one number each of the rest."""
+    """Scenes as arrays: images (n, 128, 128, 3), masks of the visible object (n, 128, 128), and the rest (n,)."""
 
-    pictures: npt.NDArray[np.uint8]
+    images: npt.NDArray[np.uint8]
     visible: npt.NDArray[np.uint8]
     labels: npt.NDArray[np.int64]
     covers: npt.NDArray[np.float32]
@@ -40,9 +40,9 @@ class Rendered:
         return len(self.labels)
 
 
-# Set before the worker processes are forked, so that they inherit it: images are written in place, not sent.
+# Set before the worker processes are forked: they inherit it and write images in place instead of sending them.
 _shared: dict[str, npt.NDArray[np.uint8]] = {}
-_plan: list[Plan] = []
+_plan: list[RenderPlan] = []
 
 
 def _work(start: int) -> tuple[int, list[tuple[int, float, int]]]:
@@ -52,20 +52,20 @@ def _work(start: int) -> tuple[int, list[tuple[int, float, int]]]:
         try:
             scene = make_scene(plan.first + k, occluder=plan.occluder, cover=plan.cover, size=SIDE)
         except ValueError as problem:
-            # One scene that cannot be covered as asked must not end a long run.
-            print(f"  seed {plan.first + k}: {problem}; drawn without occluder", flush=True)
+            # A scene that cannot be covered as planned must not end a long run.
+            print(f"  seed {plan.first + k}: {problem}; drawn without an occluder", flush=True)
             scene = make_scene(plan.first + k, occluder="none", size=SIDE)
-        _shared["pictures"][k] = scene.picture
+        _shared["images"][k] = scene.image
         _shared["visible"][k] = scene.visible
         facts.append((scene.label_index, scene.cover, OCCLUDERS.index(scene.occluder_kind)))
     return start, facts
 
 
-def render(plan: Plan, *, workers: int, seconds: float, name: str) -> Rendered:
-    """Render a plan with a number of processes; stop early (with what is done) when the seconds are over."""
-    began = time.monotonic()
+def render(plan: RenderPlan, *, workers: int, seconds: float, name: str) -> Rendered:
+    """Render a plan in several processes; after `seconds` the scenes rendered so far are returned."""
+    start_time = time.monotonic()
     pixels = plan.count * SIDE * SIDE
-    _shared["pictures"] = np.frombuffer(mmap.mmap(-1, pixels * 3), dtype=np.uint8).reshape(-1, SIDE, SIDE, 3)
+    _shared["images"] = np.frombuffer(mmap.mmap(-1, pixels * 3), dtype=np.uint8).reshape(-1, SIDE, SIDE, 3)
     _shared["visible"] = np.frombuffer(mmap.mmap(-1, pixels), dtype=np.uint8).reshape(-1, SIDE, SIDE)
     _plan[:] = [plan]
     done = np.zeros(plan.count, dtype=np.bool_)
@@ -74,7 +74,7 @@ def render(plan: Plan, *, workers: int, seconds: float, name: str) -> Rendered:
         np.zeros(plan.count, np.float32),
         np.zeros(plan.count, np.int64),
     )
-    told = began
+    reported = start_time
     with multiprocessing.get_context("fork").Pool(workers) as pool:
         for start, facts in pool.imap_unordered(_work, range(0, plan.count, CHUNK)):
             stop = start + len(facts)
@@ -83,23 +83,23 @@ def render(plan: Plan, *, workers: int, seconds: float, name: str) -> Rendered:
             kinds[start:stop] = [fact[2] for fact in facts]
             done[start:stop] = True
             now = time.monotonic()
-            if now - told > 10:
-                told = now
-                print(f"  {name}: {int(done.sum())} of {plan.count} scenes, {now - began:.0f} s", flush=True)
-            if now - began > seconds:
-                print(f"  {name}: time is over, going on with {int(done.sum())} scenes", flush=True)
+            if now - reported > 10:
+                reported = now
+                print(f"  {name}: {int(done.sum())} of {plan.count} scenes, {now - start_time:.0f} s", flush=True)
+            if now - start_time > seconds:
+                print(f"  {name}: out of time, continuing with {int(done.sum())} scenes", flush=True)
                 pool.terminate()
                 break
     count = int(done.sum())
-    print(f"rendered {name}: {count} scenes in {time.monotonic() - began:.1f} s", flush=True)
+    print(f"rendered {name}: {count} scenes in {time.monotonic() - start_time:.1f} s", flush=True)
     keep = slice(None) if count == plan.count else done
     return Rendered(
-        pictures=_shared["pictures"][keep], visible=_shared["visible"][keep], labels=labels[keep], covers=covers[keep],
+        images=_shared["images"][keep], visible=_shared["visible"][keep], labels=labels[keep], covers=covers[keep],
         kinds=kinds[keep],
     )  # fmt: skip
 
 
 def describe(scenes: Rendered) -> str:
-    """Say how many scenes there are of each label."""
+    """The number of scenes of each label, as text."""
     counts = np.bincount(scenes.labels, minlength=len(LABELS))
     return ", ".join(f"{label} {count}" for label, count in zip(LABELS, counts, strict=True))

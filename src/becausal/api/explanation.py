@@ -45,8 +45,8 @@ class Explanation(ExplanationRecord):
     def _repr_png_(self) -> bytes:
         return figures.png_bytes(self.plot())
 
-    def files(self, *, pictures: bool = True) -> dict[str, bytes]:
-        """The files that `save` writes, by name; without `pictures` only the record and the arrays, which `load` reads."""
+    def files(self, *, render: bool = True) -> dict[str, bytes]:
+        """The files that `save` writes, by name; without `render` only the record and the arrays, which `load` reads."""
         arrays = BytesIO()
         np.savez_compressed(
             arrays,
@@ -60,7 +60,7 @@ class Explanation(ExplanationRecord):
             "explanation.json": (json.dumps(self.record(), indent=2) + "\n").encode("utf-8"),
             "arrays.npz": arrays.getvalue(),
         }
-        if not pictures:
+        if not render:
             return made
         return made | {
             "explanation.png": figures.explanation_png(self),

@@ -1,7 +1,7 @@
-"""Many images: runs that can be killed at any moment, resumed, asked about, and spread over processes or a Ray cluster.
+"""Explain many images in a run that can be interrupted, resumed, queried and distributed.
 
     inputs ─▶ store ─▶ tasks ─▶ pool (this process, worker processes, Ray) ─▶ results ─▶ store ─▶ overview, export, diff
 
-Only the driver writes: a pool is handed tasks and hands back results, files as bytes included. So no worker can leave
-anything half-written, none needs to see the run folder, and a result is counted once, in the driver.
+Only the driver process writes. A pool receives tasks and returns results, files included as bytes. Workers need no access
+to the run folder and cannot leave incomplete files, and the driver stores each result exactly once.
 """

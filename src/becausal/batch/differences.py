@@ -1,4 +1,4 @@
-"""Two runs on the same images, side by side: two models, two versions, two ways of asking."""
+"""Compares two runs on the same images, e.g. of two models, two versions or two sets of options."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 
 from becausal.batch.overview import OUTSIDE, Histogram, histogram
-from becausal.batch.reading import Row, Run
+from becausal.batch.reading import BatchRun, IndexRow
 from becausal.core.errors import InputError
 
 
 @dataclass(frozen=True)
-class Pair:
-    """One image in both runs; overlap: what both explanations share of what either has (intersection over union)."""
+class ImagePair:
+    """One image in both runs; overlap: intersection over union of the two explanations, None if not comparable."""
 
-    left: Row
-    right: Row
+    left: IndexRow
+    right: IndexRow
     overlap: float | None
 
     @property
@@ -25,12 +25,16 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """What changed from one run to another. pairs: images explained in both, those that changed most first."""
+class RunDifference:
+    """What changed from one run to another.
+
+    names: of the two runs. changes: options that differ. pairs: images explained in both, those that changed most first.
+    only: number of images in one run only. failed: number of shared images that failed.
+    """
 
     names: tuple[str, str]
     changes: tuple[str, ...]
-    pairs: tuple[Pair, ...]
+    pairs: tuple[ImagePair, ...]
     only: tuple[int, int]
     failed: tuple[int, int]
     overlaps: Histogram
@@ -40,18 +44,18 @@ class Difference:
         return sum(pair.is_relabelled for pair in self.pairs)
 
     def medians(self, column: str) -> tuple[float | None, float | None]:
-        """A column's median in both runs, over the shared images."""
+        """The median of a column in each run, over the shared images."""
         return histogram(p.left[column] for p in self.pairs).middle, histogram(p.right[column] for p in self.pairs).middle
 
     def outside(self, below: float = OUTSIDE) -> tuple[int, int] | None:
-        """How many explanations lie outside of their object in both; None where there is no truth."""
+        """How many explanations lie outside their object, in each run; None without ground truth."""
         if all(pair.left["inside"] is None and pair.right["inside"] is None for pair in self.pairs):
             return None
         counts = [sum((row["inside"] or 0) < below for row in side if row["inside"] is not None) for side in self._sides()]
         return counts[0], counts[1]
 
     def record(self) -> dict[str, Any]:
-        """What `--json` prints."""
+        """The comparison as JSON can hold it."""
         return {
             "runs": list(self.names),
             "changes": list(self.changes),
@@ -74,19 +78,20 @@ class Difference:
             ],
         }
 
-    def _sides(self) -> tuple[list[Row], list[Row]]:
+    def _sides(self) -> tuple[list[IndexRow], list[IndexRow]]:
         return [pair.left for pair in self.pairs], [pair.right for pair in self.pairs]
 
 
-def compare_runs(left: Run, right: Run) -> Difference:
-    """Match the images of two runs and compare what was found. Raises InputError if they share none."""
+def compare_runs(left: BatchRun, right: BatchRun) -> RunDifference:
+    """Match the images of two runs and compare their explanations. Raises InputError if they share no image."""
     ours, theirs = list(left.rows()), list(right.rows())
     matched = list(match_rows(ours, theirs))
     if not matched:
         raise InputError(f"{left.folder} and {right.folder} have no image in common, by path or by content")
-    pairs = [Pair(a, b, overlap_of(left, a, right, b)) for a, b in matched if a["state"] == "done" and b["state"] == "done"]
+    explained = [(a, b) for a, b in matched if a["state"] == b["state"] == "done"]
+    pairs = [ImagePair(a, b, overlap_of(left, a, right, b)) for a, b in explained]
     pairs.sort(key=lambda p: (not p.is_relabelled, 1.0 if p.overlap is None else p.overlap, p.left["id"]))
-    return Difference(
+    return RunDifference(
         (left.folder.name, right.folder.name),
         tuple(left.changes(right)),
         tuple(pairs),
@@ -96,18 +101,18 @@ def compare_runs(left: Run, right: Run) -> Difference:
     )
 
 
-def match_rows(ours: list[Row], theirs: list[Row]) -> Iterator[tuple[Row, Row]]:
-    """Pairs of rows of the same image: of the same path, else of the same content; the nth of several with the nth."""
+def match_rows(ours: list[IndexRow], theirs: list[IndexRow]) -> Iterator[tuple[IndexRow, IndexRow]]:
+    """Pairs of rows of the same image: same path, else same content; of duplicates the nth with the nth."""
     rest = theirs
     for key in ("image", "sha256"):
-        places: dict[str, list[Row]] = {}
+        by_key: dict[str, list[IndexRow]] = {}
         for row in rest:
             if row[key] is not None:
-                places.setdefault(row[key], []).append(row)
+                by_key.setdefault(row[key], []).append(row)
         unmatched = []
         taken: set[int] = set()
         for row in ours:
-            found = places.get(row[key]) if row[key] is not None else None
+            found = by_key.get(row[key]) if row[key] is not None else None
             if found:
                 other = found.pop(0)
                 taken.add(other["id"])
@@ -117,12 +122,12 @@ def match_rows(ours: list[Row], theirs: list[Row]) -> Iterator[tuple[Row, Row]]:
         ours, rest = unmatched, [row for row in rest if row["id"] not in taken]
 
 
-def overlap_of(left: Run, ours: Row, right: Run, theirs: Row) -> float | None:
-    """What two explanations of one image share, on the view where both have the same, else on the original."""
-    (a, here), (b, there) = left.load_visible(ours["id"]), right.load_visible(theirs["id"])
-    if here != there:
-        if here.original != there.original:
+def overlap_of(left: BatchRun, ours: IndexRow, right: BatchRun, theirs: IndexRow) -> float | None:
+    """Intersection over union of two explanations, on the view if both runs have the same one, else on the original."""
+    (a, frame_a), (b, frame_b) = left.load_visible(ours["id"]), right.load_visible(theirs["id"])
+    if frame_a != frame_b:
+        if frame_a.original != frame_b.original:
             return None
-        a, b = here.to_original(a), there.to_original(b)
+        a, b = frame_a.to_original(a), frame_b.to_original(b)
     either = int(np.count_nonzero(a | b))
     return int(np.count_nonzero(a & b)) / either if either else None

@@ -1,39 +1,46 @@
-"""A run as one file for other tools: CSV, Parquet or COCO, written row by row."""
+"""Exports a run as one CSV, Parquet or COCO file, written row by row."""
 
 import csv
 import json
-import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.batch.reading import Row, Run
+from becausal.batch.reading import BatchRun, IndexRow
 from becausal.batch.store import COLUMNS, RESULTS
 from becausal.core.errors import MissingExtraError, OptionError, OutputError
+from becausal.core.files import write_file
 from becausal.scenes import encode_mask
 
-PAGE = 4096  # rows per group of a Parquet file
+PAGE = 4096  # rows per row group of a Parquet file
 _KINDS = {"TEXT": "string", "INTEGER": "int64", "REAL": "float64"}
 _OTHER_KINDS = {"id": "INTEGER", "tries": "INTEGER"}
 
 
-def export(run: Run, path: Path, form: str) -> int:
-    """Write a run as csv, parquet or coco, and say how many rows it has. Raises OptionError and OutputError."""
+def export_run(run: BatchRun, path: Path, form: str) -> int:
+    """Write a run as csv, parquet or coco; returns the number of rows. Raises OptionError and OutputError."""
     if form not in WRITERS:
-        raise OptionError(f"unknown format {form!r}: take one of {', '.join(WRITERS)}")
+        raise OptionError(f"unknown format {form!r}: use one of {', '.join(WRITERS)}")
+    count = 0
+
+    def write(part: Path) -> None:
+        nonlocal count
+        count = WRITERS[form](run, part)
+
     try:
-        with _whole(path) as part:
-            return WRITERS[form](run, part)
+        path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OutputError(f"cannot write to {path}: {error.strerror or error}") from error
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+    write_file(path, write)
+    return count
 
 
-def write_csv(run: Run, path: Path) -> int:
-    """All columns of the index, one line per image."""
+def write_csv(run: BatchRun, path: Path) -> int:
+    """All columns of the index, one line per image; returns the number of rows."""
     count = 0
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
@@ -44,8 +51,8 @@ def write_csv(run: Run, path: Path) -> int:
     return count
 
 
-def write_parquet(run: Run, path: Path) -> int:
-    """All columns of the index, typed. Raises MissingExtraError without pyarrow."""
+def write_parquet(run: BatchRun, path: Path) -> int:
+    """All columns of the index with their types; returns the number of rows. Raises MissingExtraError without pyarrow."""
     try:
         import pyarrow
         from pyarrow import parquet
@@ -61,8 +68,8 @@ def write_parquet(run: Run, path: Path) -> int:
     return count
 
 
-def write_coco(run: Run, path: Path) -> int:
-    """Each explanation as an annotation on its original image: run lengths, box, area; its score is the confidence."""
+def write_coco(run: BatchRun, path: Path) -> int:
+    """Each explanation as an annotation on its original image (run lengths, box, area, confidence); returns their number."""
     categories = {row["label_id"]: row["label"] for row in run.rows("state = 'done'", order="label_id")}
     images: list[dict[str, Any]] = []
     with path.open("w", encoding="utf-8") as file:
@@ -72,17 +79,17 @@ def write_coco(run: Run, path: Path) -> int:
         for row in run.rows("state = 'done'"):
             visible, frame = run.load_visible(row["id"])
             if visible.ndim != 2:
-                raise OptionError("COCO is for images: export signals and volumes as csv or parquet")
-            shown = frame.to_original(visible)
-            file.write((",\n" if images else "\n") + json.dumps(_annotate(row, shown), separators=(",", ":")))
-            height, width = shown.shape
+                raise OptionError("the format coco is for images only: export signals and volumes as csv or parquet")
+            mask = frame.to_original(visible)
+            file.write((",\n" if images else "\n") + json.dumps(_annotate(row, mask), separators=(",", ":")))
+            height, width = mask.shape
             images.append({"id": row["id"], "file_name": row["image"], "width": width, "height": height})
         file.write('], "images": ' + json.dumps(images) + "}\n")
     return len(images)
 
 
-def _annotate(row: Row, shown: NDArray[np.bool_]) -> dict[str, Any]:
-    rows, columns = np.flatnonzero(shown.any(axis=1)), np.flatnonzero(shown.any(axis=0))
+def _annotate(row: IndexRow, mask: NDArray[np.bool_]) -> dict[str, Any]:
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     box = [0, 0, 0, 0]
     if rows.size:
         left, top = int(columns[0]), int(rows[0])
@@ -93,33 +100,16 @@ def _annotate(row: Row, shown: NDArray[np.bool_]) -> dict[str, Any]:
         "category_id": row["label_id"],
         "iscrowd": 0,
         "score": row["confidence"],
-        "area": int(shown.sum()),
+        "area": int(mask.sum()),
         "bbox": box,
-        "segmentation": encode_mask(shown),
+        "segmentation": encode_mask(mask),
     }
 
 
-def _pages(run: Run) -> Iterator[list[Row]]:
-    page: list[Row] = []
-    for row in run.rows():
-        page.append(row)
-        if len(page) == PAGE:
-            yield page
-            page = []
-    if page:
+def _pages(run: BatchRun) -> Iterator[list[IndexRow]]:
+    rows = run.rows()
+    while page := list(islice(rows, PAGE)):
         yield page
 
 
-@contextmanager
-def _whole(path: Path) -> Iterator[Path]:
-    """A file beside the wanted one, which takes its place once it is whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    try:
-        yield part
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-WRITERS: dict[str, Callable[[Run, Path], int]] = {"csv": write_csv, "parquet": write_parquet, "coco": write_coco}
+WRITERS: dict[str, Callable[[BatchRun, Path], int]] = {"csv": write_csv, "parquet": write_parquet, "coco": write_coco}

@@ -1,4 +1,4 @@
-"""Pools on one machine: this process, or worker processes that can die without harm."""
+"""Pools on one machine: this process, or worker processes that may crash without ending the run."""
 
 import os
 import signal
@@ -11,148 +11,165 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any
 
-from becausal.batch.records import NATURAL, Broken, Check, Failed, Hello, Job, Lost, Result, Task
-from becausal.batch.work import one_line, open_model, work
+from becausal.batch.records import (
+    ASSUMED_WIDTH,
+    BatchJob,
+    BatchTask,
+    ModelCheck,
+    TaskFailed,
+    TaskLost,
+    TaskResult,
+    WorkerFailed,
+    WorkerReady,
+)
+from becausal.batch.work import MAX_REASON, explain_tasks, open_model
 from becausal.core.errors import BecausalError, ModelError
+from becausal.core.text import one_line
 
-STARTS = 3  # how often in a row a worker may die before it has loaded the model
+MAX_START_CRASHES = 3  # consecutive crashes of workers that had not loaded the model yet
 
 
-class Single:
-    """A pool of this process alone."""
+class InProcessPool:
+    """A pool that works in this process."""
 
-    def __init__(self, job: Job, check: Check, *, width: int | None = 1) -> None:
+    def __init__(self, job: BatchJob, check: ModelCheck, *, width: int | None = 1) -> None:
         self._job, self._width = job, width
-        self._classifier, hello = open_model(job)
-        check(hello)
+        self._classifier, ready = open_model(job)
+        check(ready)
 
-    def answers(self, tasks: Iterable[Task], *, alone: bool = False) -> Iterator[Result]:
-        """See `Pool`."""
-        if not alone:
-            yield from work(tasks, self._classifier, self._job, width=self._width)
+    def results(self, tasks: Iterable[BatchTask], *, one_at_a_time: bool = False) -> Iterator[TaskResult]:
+        """See `WorkerPool`."""
+        if not one_at_a_time:
+            yield from explain_tasks(tasks, self._classifier, self._job, width=self._width)
             return
         for task in tasks:
-            yield from work([task], self._classifier, self._job, width=1)
+            yield from explain_tasks([task], self._classifier, self._job, width=1)
 
     def close(self) -> None:
-        """See `Pool`."""
+        """See `WorkerPool`."""
 
 
-class Processes:
-    """A pool of worker processes, each with its own model. One that dies is replaced, and what it held is Lost.
+class ProcessPool:
+    """A pool of worker processes, each with its own model. A process that dies is replaced, and its tasks are lost.
 
-    The processes are spawned, so a script that uses this needs the usual `if __name__ == "__main__":`.
+    The processes are spawned, so a script that uses this class needs `if __name__ == "__main__":`.
     """
 
-    def __init__(self, job: Job, check: Check, *, workers: int, width: int | None = 1) -> None:
+    def __init__(self, job: BatchJob, check: ModelCheck, *, workers: int, width: int | None = 1) -> None:
         self._job, self._check, self._workers, self._width = job, check, workers, width
-        self._members: dict[Connection[Any, Any], _Member] = {}
+        self._processes: dict[Connection[Any, Any], _WorkerProcess] = {}
 
-    def answers(self, tasks: Iterable[Task], *, alone: bool = False) -> Iterator[Result]:
-        """See `Pool`."""
+    def results(self, tasks: Iterable[BatchTask], *, one_at_a_time: bool = False) -> Iterator[TaskResult]:
+        """See `WorkerPool`."""
         waiting = iter(tasks)
-        width = 1 if alone else self._width
-        room = 1 if alone else 2 * (self._width or NATURAL) + 1  # enough that a worker never waits for us
+        width = 1 if one_at_a_time else self._width
+        max_tasks = 1 if one_at_a_time else 2 * (self._width or ASSUMED_WIDTH) + 1  # a worker never waits for the driver
         first = next(waiting, None)
         if first is None:
             return
         waiting = chain([first], waiting)
         for _ in range(self._workers):
             self._start(width)
-        deaths = 0
-        while self._members:
-            for connection in wait(list(self._members)):
-                member = self._members[connection]  # type: ignore[index]
+        start_crashes = 0
+        while self._processes:
+            for connection in wait(list(self._processes)):
+                worker = self._processes[connection]  # type: ignore[index]
                 try:
-                    message = member.connection.recv()
+                    message = worker.connection.recv()
                 except (EOFError, OSError):
-                    status = self._bury(member)
-                    reason = f"the worker process died, exit status {status}"
-                    deaths += 0 if member.is_ready else 1
-                    if deaths >= STARTS:
-                        raise ModelError(f"{reason}, before it had loaded the model: not enough memory?") from None
-                    for task in member.tasks.values():
-                        yield Failed(task.id, f"{reason}, with this image alone") if alone else Lost(task.id, reason)
-                    if not member.is_told:
+                    start_crashes += 0 if worker.is_ready else 1
+                    yield from self._handle_crash(worker, start_crashes, one_at_a_time=one_at_a_time)
+                    if not worker.is_closing:
                         self._start(width)
                     continue
                 match message:
-                    case Hello():
+                    case WorkerReady():
                         self._check(message)
-                        member.is_ready, deaths = True, 0
-                    case Broken(reason):
+                        worker.is_ready, start_crashes = True, 0
+                    case WorkerFailed(reason):
                         raise ModelError(reason)
                     case _:
-                        del member.tasks[message.id]
+                        del worker.tasks[message.id]
                         yield message
-                member.feed(waiting, room)
+                worker.send_tasks(waiting, max_tasks)
         self.close()
 
     def close(self) -> None:
-        """End all workers at once; what they hold is not kept."""
-        for member in list(self._members.values()):
-            member.process.kill()
-            self._bury(member)
+        """Kill all workers; the tasks they hold are dropped."""
+        for worker in list(self._processes.values()):
+            worker.process.kill()
+            self._remove(worker)
+
+    def _handle_crash(
+        self, worker: "_WorkerProcess", start_crashes: int, *, one_at_a_time: bool
+    ) -> Iterator[TaskFailed | TaskLost]:
+        """Remove a dead worker and give up its tasks. Raises ModelError when workers keep crashing at the start."""
+        reason = f"the worker process died, exit status {self._remove(worker)}"
+        if start_crashes >= MAX_START_CRASHES:
+            raise ModelError(f"{reason}, before it had loaded the model: not enough memory?") from None
+        for task in worker.tasks.values():
+            yield TaskFailed(task.id, f"{reason}, with this image alone") if one_at_a_time else TaskLost(task.id, reason)
 
     def _start(self, width: int | None) -> None:
         context = get_context("spawn")
         ours, theirs = context.Pipe()
         process = context.Process(target=serve, args=(theirs, self._job, width), daemon=True)
         process.start()
-        theirs.close()  # so that its death is seen as the end of the line
-        self._members[ours] = _Member(process, ours)
+        theirs.close()  # so that the death of the process shows as the end of the stream
+        self._processes[ours] = _WorkerProcess(process, ours)
 
-    def _bury(self, member: "_Member") -> int | None:
-        del self._members[member.connection]
-        member.connection.close()
-        member.process.join()
-        return member.process.exitcode
+    def _remove(self, worker: "_WorkerProcess") -> int | None:
+        """Forget a process that has ended; returns its exit status."""
+        del self._processes[worker.connection]
+        worker.connection.close()
+        worker.process.join()
+        return worker.process.exitcode
 
 
-class _Member:
-    """A worker process, and what it was given and has not answered."""
+class _WorkerProcess:
+    """A worker process and the tasks it has not answered yet."""
 
     def __init__(self, process: BaseProcess, connection: "Connection[Any, Any]") -> None:
         self.process = process
         self.connection = connection
-        self.tasks: dict[int, Task] = {}
+        self.tasks: dict[int, BatchTask] = {}
         self.is_ready = False
-        self.is_told = False  # that there is no more to come
+        self.is_closing = False  # it knows that there are no more tasks
 
-    def feed(self, waiting: Iterator[Task], room: int) -> None:
-        """Give it tasks until it has enough, or the word that there are none left."""
+    def send_tasks(self, waiting: Iterator[BatchTask], max_tasks: int) -> None:
+        """Send tasks until it holds `max_tasks`, or None when no task is left."""
         try:
-            while not self.is_told and len(self.tasks) < room:
+            while not self.is_closing and len(self.tasks) < max_tasks:
                 task = next(waiting, None)
                 if task is None:
-                    self.is_told = True
+                    self.is_closing = True
                     self.connection.send(None)
                 else:
                     self.tasks[task.id] = task
                     self.connection.send(task)
         except (BrokenPipeError, ConnectionError):
-            return  # it has died: the next look at the line says so
+            return  # the process has died: the next read from the connection reports it
 
 
-def serve(connection: "Connection[Any, Any]", job: Job, width: int | None) -> None:
-    """The life of a worker process: load the model, say so, explain what comes down the line until None comes."""
+def serve(connection: "Connection[Any, Any]", job: BatchJob, width: int | None) -> None:
+    """Main function of a worker process: load the model, report it, explain tasks until None arrives."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the driver decides
-    inbox: SimpleQueue[Task | None] = SimpleQueue()
-    Thread(target=_listen, args=(connection, inbox), daemon=True).start()
+        signal.signal(number, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the driver decides
+    inbox: SimpleQueue[BatchTask | None] = SimpleQueue()
+    Thread(target=_receive, args=(connection, inbox), daemon=True).start()
     try:
-        classifier, hello = open_model(job)
+        classifier, ready = open_model(job)
     except BecausalError as error:
-        connection.send(Broken(one_line(error)))
+        connection.send(WorkerFailed(one_line(error, MAX_REASON)))
         return
-    connection.send(hello)
+    connection.send(ready)
     while (first := inbox.get()) is not None:
-        for result in work(_drain(first, inbox), classifier, job, width=width):
+        for result in explain_tasks(_drain(first, inbox), classifier, job, width=width):
             connection.send(result)
 
 
-def _listen(connection: "Connection[Any, Any]", inbox: "SimpleQueue[Task | None]") -> None:
-    """Pass on what the driver sends; without a driver nothing here has a purpose, so the process ends on the spot."""
+def _receive(connection: "Connection[Any, Any]", inbox: "SimpleQueue[BatchTask | None]") -> None:
+    """Queue the messages of the driver; when the driver is gone, end the process at once."""
     try:
         while True:
             inbox.put(connection.recv())
@@ -160,9 +177,9 @@ def _listen(connection: "Connection[Any, Any]", inbox: "SimpleQueue[Task | None]
         os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
-def _drain(first: Task, inbox: "SimpleQueue[Task | None]") -> Iterator[Task]:
-    """The first task and those that are here already; a None is put back for the one who waits for it."""
-    task: Task | None = first
+def _drain(first: BatchTask, inbox: "SimpleQueue[BatchTask | None]") -> Iterator[BatchTask]:
+    """The first task and those already queued; a None is put back for the loop in `serve`."""
+    task: BatchTask | None = first
     while task is not None:
         yield task
         try:

@@ -1,4 +1,4 @@
-"""One driver per run folder: a lock that goes with the process, however that ends."""
+"""One driver per run folder: a lock that the operating system releases when the process ends."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from becausal.core.errors import OutputError
 
 
 class FolderLock:
-    """Holds a folder's lock file until `release`, or until the process is gone. Raises OutputError if another holds it."""
+    """Holds a folder's lock file until `release` or the end of the process. Raises OutputError if it is already held."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / "lock"
@@ -17,33 +17,33 @@ class FolderLock:
         except OSError as error:
             raise OutputError(f"cannot write to {folder}: {error.strerror or error}") from None
         try:
-            _take(self._descriptor)
+            _lock(self._descriptor)
         except OSError:
             holder = os.read(self._descriptor, 32).decode("ascii", "replace").strip()
             os.close(self._descriptor)
-            who = f"process {holder}" if holder else "another process"
-            raise OutputError(f"{who} is at work on {folder}: wait for it, or choose another folder") from None
+            owner = f"process {holder}" if holder else "another process"
+            raise OutputError(f"{folder} is in use by {owner}: wait until it ends, or choose another folder") from None
         try:
             os.ftruncate(self._descriptor, 0)
             os.write(self._descriptor, str(os.getpid()).encode("ascii"))
-        except OSError:  # on a full disk the holder is not named; the lock holds all the same
+        except OSError:  # on a full disk the process id is missing; the lock is held all the same
             pass
 
     def release(self) -> None:
-        """Let others in; the file stays, empty or not, since removing it would let two in."""
+        """Release the lock. The file stays: removing it could let two processes hold a lock at once."""
         os.close(self._descriptor)
 
 
 if sys.platform == "win32":
     import msvcrt
 
-    def _take(descriptor: int) -> None:
-        os.lseek(descriptor, 1 << 20, os.SEEK_SET)  # far behind the number, which others may read
+    def _lock(descriptor: int) -> None:
+        os.lseek(descriptor, 1 << 20, os.SEEK_SET)  # far behind the process id, which others may read
         msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         os.lseek(descriptor, 0, os.SEEK_SET)
 
 else:
     import fcntl
 
-    def _take(descriptor: int) -> None:
+    def _lock(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""A run in numbers: distributions, classes, the largest and the smallest, and explanations that miss their object."""
+"""Summary of a run: distributions, labels, largest and smallest explanations, and those outside their object."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from becausal.batch.reading import Row, Run
+from becausal.batch.reading import BatchRun, IndexRow
 from becausal.batch.store import count_reasons
 
-OUTSIDE = 0.5  # an explanation with a smaller share on its object lies outside of it
+OUTSIDE = 0.5  # an explanation with a smaller share of its pixels on the object counts as outside
 BINS = 24
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """Counts between edges, one more edge than counts; middle is the median. Empty where there is nothing to count."""
+    """Counts between edges, one more edge than counts, and the median (`middle`); empty if there are no values."""
 
     counts: tuple[int, ...] = ()
     edges: tuple[float, ...] = ()
@@ -24,8 +24,8 @@ class Histogram:
 
 
 @dataclass(frozen=True)
-class Class:
-    """All images that were given one label; medians, and None where nothing is known."""
+class LabelSummary:
+    """All images with one label: medians, the mean share inside the boxes, and None for unknown values."""
 
     label: str
     count: int
@@ -38,38 +38,44 @@ class Class:
 
 @dataclass(frozen=True)
 class Overview:
-    """A run in numbers. rows: all rows, or the first so many of a very large run; total: how many there are."""
+    """Summary of a run.
+
+    settings: by option name. seconds, calls: sums. cut_short: searches that stopped early. judged: explanations with
+    boxes of their label; outside_count of them lie outside, the worst of which are in outside. wrong_count: images
+    without a box of their label. rows: all rows, or the first ones of a very large run; total: number of images.
+    """
 
     name: str
     settings: dict[str, Any]
-    begun: str
+    started: str
     counts: dict[str, int]
     seconds: float
     calls: int
     histograms: dict[str, Histogram]
-    classes: tuple[Class, ...]
+    classes: tuple[LabelSummary, ...]
     reasons: tuple[tuple[str, int], ...]
-    largest: tuple[Row, ...]
-    smallest: tuple[Row, ...]
-    sample: tuple[Row, ...]
+    largest: tuple[IndexRow, ...]
+    smallest: tuple[IndexRow, ...]
+    sample: tuple[IndexRow, ...]
     cut_short: int = 0
-    outside: tuple[Row, ...] = ()
+    outside: tuple[IndexRow, ...] = ()
     judged: int = 0
     outside_count: int = 0
     wrong_count: int = 0
     mean_inside: float | None = None
     mean_by_chance: float | None = None
-    rows: tuple[Row, ...] = field(default=(), repr=False)
+    rows: tuple[IndexRow, ...] = field(default=(), repr=False)
     total: int = 0
 
 
 def make_overview(
-    run: Run, *, thumbs: int = 120, extremes: int = 8, outside: int = 40, below: float = OUTSIDE, most_rows: int = 20_000
+    run: BatchRun, *, thumbs: int = 120, extremes: int = 8, outside: int = 40, below: float = OUTSIDE, max_rows: int = 20_000
 ) -> Overview:
-    """Read a run once and sum it up.
+    """Read a run and summarise it.
 
-    thumbs: images in the evenly taken sample. extremes: largest, and smallest. outside: at most so many of the
-    explanations with less than a share `below` of their pixels on the object, the worst first. most_rows: kept whole.
+    thumbs: images in the evenly spaced sample. extremes: number of largest, and of smallest, explanations. outside:
+    maximum number of explanations outside their object, those with less than a share `below` of their pixels on it.
+    max_rows: maximum number of rows kept.
     """
     counts = run.count()
     done = list(run.rows("state = 'done'"))
@@ -78,13 +84,13 @@ def make_overview(
     missed = sorted((row for row in judged if row["inside"] < below), key=lambda row: (row["inside"], -row["size"]))
     return Overview(
         name=run.folder.name,
-        settings=run.settings,
-        begun=run.begun,
+        settings=run.options,
+        started=run.started,
         counts=counts,
         seconds=sum(row["seconds"] for row in done),
         calls=sum(row["calls"] for row in done),
         histograms={name: histogram(row[name] for row in done) for name in ("size", "confidence", "calls", "inside")},
-        classes=sum_up_classes(done, below),
+        classes=summarise_labels(done, below),
         reasons=tuple(count_reasons((row["error"], row["image"]) for row in run.rows("state = 'failed'"))),
         largest=tuple(reversed(by_size[-extremes:])),
         smallest=tuple(by_size[:extremes]),
@@ -93,16 +99,16 @@ def make_overview(
         outside=tuple(missed[:outside]),
         judged=len(judged),
         outside_count=len(missed),
-        wrong_count=sum(row["inside"] is None and (row["note"] or "").startswith("the truth has no") for row in done),
+        wrong_count=sum(row["note_code"] == "label_without_box" for row in done),
         mean_inside=_mean(row["inside"] for row in judged),
         mean_by_chance=_mean(row["by_chance"] for row in judged),
-        rows=tuple(run.rows(limit=most_rows)),
+        rows=tuple(run.rows(limit=max_rows)),
         total=sum(counts.values()),
     )
 
 
 def histogram(values: Iterable[float | None]) -> Histogram:
-    """The distribution of all values that are known."""
+    """The distribution of the values that are not None."""
     known = np.array([value for value in values if value is not None], float)
     if not known.size:
         return Histogram()
@@ -111,19 +117,19 @@ def histogram(values: Iterable[float | None]) -> Histogram:
     return Histogram(tuple(int(n) for n in counts), tuple(float(e) for e in edges), float(np.median(known)))
 
 
-def sum_up_classes(rows: Sequence[Row], below: float = OUTSIDE) -> tuple[Class, ...]:
-    """One line per label, the most frequent first."""
-    groups: dict[str, list[Row]] = {}
+def summarise_labels(rows: Sequence[IndexRow], below: float = OUTSIDE) -> tuple[LabelSummary, ...]:
+    """One summary per label, the most frequent first."""
+    groups: dict[str, list[IndexRow]] = {}
     for row in rows:
         groups.setdefault(row["label"], []).append(row)
-    classes = [_sum_up(label, group, below) for label, group in groups.items()]
+    classes = [_summarise(label, group, below) for label, group in groups.items()]
     return tuple(sorted(classes, key=lambda each: (-each.count, each.label)))
 
 
-def _sum_up(label: str, group: list[Row], below: float) -> Class:
+def _summarise(label: str, group: list[IndexRow], below: float) -> LabelSummary:
     inside = [row["inside"] for row in group if row["inside"] is not None]
     confidence = [row["confidence"] for row in group if row["confidence"] is not None]
-    return Class(
+    return LabelSummary(
         label,
         len(group),
         median(row["size"] for row in group),
@@ -134,8 +140,8 @@ def _sum_up(label: str, group: list[Row], below: float) -> Class:
     )
 
 
-def take_evenly(rows: Sequence[Row], count: int) -> list[Row]:
-    """At most so many rows, at even distances from the first to the last."""
+def take_evenly(rows: Sequence[IndexRow], count: int) -> list[IndexRow]:
+    """At most `count` rows, evenly spaced from the first to the last."""
     if len(rows) <= count:
         return list(rows)
     return [rows[round(i * (len(rows) - 1) / (count - 1))] for i in range(count)] if count > 1 else list(rows[:count])

@@ -1,11 +1,11 @@
-"""A pool of Ray actors: on this machine, or on the nodes of a cluster. The only file that knows Ray.
+"""A pool of Ray actors, on this machine or on the nodes of a cluster. The only file that uses Ray.
 
-Each actor holds the model. It is handed portions of tasks, two at a time so that it never waits for us and never holds
-more; results come back through Ray, and only the driver writes. An actor that dies, alone or with its node, is replaced
-as soon as the cluster has room, and what it held is Lost: the run tries it again. Actors that find no room yet wait, and
-take part when there is some.
+Each actor holds the model. It gets chunks of tasks, at most two at a time, so that it never waits for the driver. Results
+come back through Ray, and only the driver writes files. An actor that dies, alone or with its node, is replaced as soon
+as the cluster has resources, and its tasks are lost: the run tries them again. Actors without resources wait and join
+later.
 
-Ray's token authentication is left as it is. A local cluster listens on the loopback address only and has no dashboard.
+Ray's token authentication is not changed. A local cluster listens on the loopback address only and has no dashboard.
 """
 
 import logging
@@ -15,49 +15,60 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import Any
 
-from becausal.batch.records import NATURAL, Broken, Check, Failed, Hello, Job, Lost, Result, Task
-from becausal.batch.work import one_line, open_model, work
+from becausal.batch.records import (
+    ASSUMED_WIDTH,
+    BatchJob,
+    BatchTask,
+    ModelCheck,
+    TaskFailed,
+    TaskLost,
+    TaskResult,
+    WorkerFailed,
+    WorkerReady,
+)
+from becausal.batch.work import MAX_REASON, explain_tasks, open_model
 from becausal.core.errors import BecausalError, InputError, MissingExtraError, ModelError
+from becausal.core.text import one_line
 
-PORTION = 4  # tasks per image side by side in one hand-over
-DEPTH = 2  # portions an actor is given at a time
-KNOCK = 10.0  # seconds to wait for an answer at a cluster's address
-STARTS = 3  # how often in a row an actor may die before it has loaded the model
+CHUNK = 4  # tasks per chunk, for each image that is explained concurrently
+MAX_CHUNKS = 2  # chunks an actor holds at a time
+CONNECT_TIMEOUT = 10.0  # seconds to wait for a cluster to accept a connection
+MAX_START_CRASHES = 3  # consecutive crashes of actors that had not loaded the model yet
 
 
-class Worker:
-    """What an actor does; it loads the model when first asked who it is, so that a reason can be given if it cannot."""
+class RayWorker:
+    """The code of an actor. The model is loaded by `start`, so that a failure can be reported with its reason."""
 
-    def __init__(self, job: Job, width: int | None) -> None:
+    def __init__(self, job: BatchJob, width: int | None) -> None:
         self._job, self._width = job, width
         self._classifier: Any = None
 
-    def hello(self) -> Hello | Broken:
-        """Load the model and say which it is."""
+    def start(self) -> WorkerReady | WorkerFailed:
+        """Load the model and report its facts."""
         if os.path.isdir(self._job.folder):
-            os.chdir(self._job.folder)  # relative paths of the model are meant there
+            os.chdir(self._job.folder)  # relative paths of the model refer to it
         try:
-            self._classifier, hello = open_model(self._job)
+            self._classifier, ready = open_model(self._job)
         except BecausalError as error:
-            return Broken(one_line(error))
-        return hello
+            return WorkerFailed(one_line(error, MAX_REASON))
+        return ready
 
-    def explain(self, tasks: list[Task]) -> list[Result]:
+    def explain(self, tasks: list[BatchTask]) -> list[TaskResult]:
         """One result per task."""
-        return list(work(tasks, self._classifier, self._job, width=self._width))
+        return list(explain_tasks(tasks, self._classifier, self._job, width=self._width))
 
 
 class RayPool:
     """Actors on a Ray cluster: address `local` starts one on this machine, `auto` or an address joins a running one.
 
-    workers: how many actors; None: as many as the cluster has CPUs, or GPUs where they need those, for. gpus: GPUs per
-    actor, as 0.5. Raises MissingExtraError without Ray, InputError for a cluster that cannot be reached.
+    workers: number of actors; None for as many as the cluster has CPUs for, or GPUs if actors need them. gpus: GPUs per
+    actor, e.g. 0.5. Raises MissingExtraError without Ray, InputError for a cluster that cannot be reached.
     """
 
     def __init__(
         self,
-        job: Job,
-        check: Check,
+        job: BatchJob,
+        check: ModelCheck,
         *,
         address: str = "local",
         workers: int | None = None,
@@ -69,84 +80,85 @@ class RayPool:
         self._was_running = self._ray.is_initialized()
         if not self._was_running:
             _connect(self._ray, address, workers)
-        self._workers = workers or self._count_places()
-        self._starting: dict[Any, Any] = {}  # the hello that is awaited: actor
-        self._busy: dict[Any, tuple[Any, list[Task]]] = {}  # the portion that is awaited: actor, its tasks
+        self._workers = workers or self._count_slots()
+        self._starting: dict[Any, Any] = {}  # pending start: actor
+        self._busy: dict[Any, tuple[Any, list[BatchTask]]] = {}  # pending chunk: actor, its tasks
 
-    def answers(self, tasks: Iterable[Task], *, alone: bool = False) -> Iterator[Result]:
-        """See `Pool`."""
+    def results(self, tasks: Iterable[BatchTask], *, one_at_a_time: bool = False) -> Iterator[TaskResult]:
+        """See `WorkerPool`."""
         waiting = iter(tasks)
-        width, depth = (1, 1) if alone else (self._width, DEPTH)
-        size = 1 if width == 1 else PORTION * (width or NATURAL)  # only images side by side need company
+        width, max_chunks = (1, 1) if one_at_a_time else (self._width, MAX_CHUNKS)
+        size = 1 if width == 1 else CHUNK * (width or ASSUMED_WIDTH)  # larger chunks help only if images share batches
         first = next(waiting, None)
         if first is None:
             return
-        waiting, deaths, is_over = chain([first], waiting), 0, False
+        waiting, start_crashes, is_over = chain([first], waiting), 0, False
         for _ in range(self._workers):
             self._start(width)
         while self._busy or not is_over:
-            ready, _ = self._ray.wait([*self._starting, *self._busy], num_returns=1)
-            actor, held = self._take(ready[0])
+            finished, _ = self._ray.wait([*self._starting, *self._busy], num_returns=1)
+            actor, held = self._take(finished[0])
             try:
-                message = self._ray.get(ready[0])
+                message = self._ray.get(finished[0])
             except self._ray.exceptions.RayError as error:
-                reason = f"the Ray worker died or failed: {one_line(_cause(error), 160)}"
-                deaths += 0 if held else 1
-                if deaths >= STARTS:
+                reason = f"the Ray worker died or failed: {one_line(_last_line(error), 160)}"
+                start_crashes += 0 if held else 1
+                if start_crashes >= MAX_START_CRASHES:
                     raise ModelError(f"{reason}; it had not loaded the model yet: not enough memory?") from None
                 for task in chain(held, self._dismiss(actor)):
-                    yield Failed(task.id, f"{reason}, with this image alone") if alone else Lost(task.id, reason)
+                    alone = f"{reason}, with this image alone"
+                    yield TaskFailed(task.id, alone) if one_at_a_time else TaskLost(task.id, reason)
                 if not is_over:
                     self._start(width)
                 continue
             match message:
-                case Broken(reason):
+                case WorkerFailed(reason):
                     raise ModelError(reason)
-                case Hello():
+                case WorkerReady():
                     self._check(message)
-                    deaths = 0
+                    start_crashes = 0
                 case _:
                     yield from message
-            while not is_over and sum(owner is actor for owner, _ in self._busy.values()) < depth:
-                portion = list(islice(waiting, size))
-                is_over = not portion
-                if portion:
-                    self._busy[actor.explain.remote(portion)] = (actor, portion)
+            while not is_over and sum(owner is actor for owner, _ in self._busy.values()) < max_chunks:
+                chunk = list(islice(waiting, size))
+                is_over = not chunk
+                if chunk:
+                    self._busy[actor.explain.remote(chunk)] = (actor, chunk)
         self._end_actors()
 
     def close(self) -> None:
-        """End the actors, and the cluster or the connection that this pool made."""
+        """End the actors, and the cluster or connection that this pool opened."""
         self._end_actors()
         if not self._was_running:
             self._ray.shutdown()
 
-    def _count_places(self) -> int:
-        """How many actors the cluster has room for now."""
+    def _count_slots(self) -> int:
+        """The number of actors the cluster has resources for now."""
         have = self._ray.cluster_resources()
-        places = have.get("GPU", 0) / self._gpus if self._gpus else have.get("CPU", 1)
-        if self._gpus and places < 1:
+        slots = have.get("GPU", 0) / self._gpus if self._gpus else have.get("CPU", 1)
+        if self._gpus and slots < 1:
             raise InputError(f"the Ray cluster has {have.get('GPU', 0):g} GPUs, and each worker needs {self._gpus:g}")
-        return max(1, int(places))
+        return max(1, int(slots))
 
     def _start(self, width: int | None) -> None:
-        made = self._ray.remote(Worker).options(
+        actor_class = self._ray.remote(RayWorker).options(
             num_cpus=0 if self._gpus else 1,
             num_gpus=self._gpus,
             max_restarts=0,
             max_task_retries=0,
             scheduling_strategy="SPREAD",
         )
-        actor = made.remote(self._job, width)
-        self._starting[actor.hello.remote()] = actor
+        actor = actor_class.remote(self._job, width)
+        self._starting[actor.start.remote()] = actor
 
-    def _take(self, reference: Any) -> tuple[Any, list[Task]]:
-        """The actor behind an awaited reference, and the tasks it was about; they are awaited no more."""
+    def _take(self, reference: Any) -> tuple[Any, list[BatchTask]]:
+        """The actor of a pending reference and the tasks it was for; it is not pending any more."""
         if reference in self._starting:
             return self._starting.pop(reference), []
         return self._busy.pop(reference)
 
-    def _dismiss(self, actor: Any) -> list[Task]:
-        """Make sure that an actor is gone, and name the tasks it still held."""
+    def _dismiss(self, actor: Any) -> list[BatchTask]:
+        """Kill an actor and return the tasks it still held."""
         self._ray.kill(actor)
         held = {reference: tasks for reference, (owner, tasks) in self._busy.items() if owner is actor}
         for reference in held:
@@ -163,11 +175,11 @@ class RayPool:
 
 def _import_ray(address: str) -> Any:
     if address == "local":
-        # Without this Ray takes the machine's outer address and listens there, even where 127.0.0.1 is asked for. It is
-        # read once, when Ray is imported.
+        # Without this Ray listens on the machine's external address, even where 127.0.0.1 is requested. It is read once,
+        # when Ray is imported.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # reports to nobody
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what Ray is about to do anyway, and warns of
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # Ray's future default, which avoids its warning
     try:
         import ray
     except ImportError:
@@ -181,26 +193,26 @@ def _connect(ray: Any, address: str, workers: int | None) -> None:
         if address == "local":
             ray.init(address="local", include_dashboard=False, num_cpus=workers, _node_ip_address="127.0.0.1", **quiet)
         else:
-            _knock(address)
+            _check_port(address)
             ray.init(address=address, **quiet)
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-        raise InputError(f"no Ray cluster could be reached at {address!r}: {one_line(error, 200)}") from None
+        raise InputError(f"cannot connect to a Ray cluster at {address!r}: {one_line(error, 200)}") from None
     if address == "local" and (found := ray.util.get_node_ip_address()) != "127.0.0.1":
         ray.shutdown()
         raise InputError(f"Ray would listen on {found}: import becausal before Ray, or join a cluster with --ray ADDRESS")
 
 
-def _knock(address: str) -> None:
-    """See whether anyone is there at all: Ray itself would try for minutes. Raises InputError."""
+def _check_port(address: str) -> None:
+    """Check that the port accepts connections: Ray itself would try for minutes. Raises InputError."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if colon and port.isdigit():
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT).close()
         except OSError as error:
             raise InputError(f"no Ray cluster answers at {address}: {one_line(error)}") from None
 
 
-def _cause(error: Exception) -> str:
-    """The last line of what Ray says, where the reason stands; tracebacks of actors fill the ones before."""
+def _last_line(error: Exception) -> str:
+    """The last line of Ray's message, which has the reason; the lines before it are tracebacks of actors."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""What travels between the store, the pools and the workers: small, frozen and ready to be pickled."""
+"""Messages between the store, the pools and the workers: small frozen dataclasses that can be pickled."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -7,16 +7,17 @@ from typing import Any, Protocol
 from becausal.core.request import Request
 from becausal.models import Loading
 
-NATURAL = 32  # images a worker is assumed to want side by side where it may choose for itself, on a GPU
+ASSUMED_WIDTH = 32  # images a worker is assumed to explain concurrently where it chooses the number itself, on a GPU
 
 Box = tuple[float, float, float, float, str]  # left, top, width, height in pixels of the original; its category
 
 
 @dataclass(frozen=True)
-class Item:
-    """One image of the input: its path as it was given, and the truth boxes, where there are any.
+class InputItem:
+    """One input image: its path as given, and its ground-truth boxes.
 
-    boxes: None where the input has no truth. size: (width, height) the boxes were drawn on, None where not said.
+    boxes: None where the input has no ground truth. size: (width, height) of the image the boxes were drawn on, None if
+    unknown.
     """
 
     image: str
@@ -25,20 +26,20 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Task:
-    """An item to be explained: its number in the run, and its absolute path."""
+class BatchTask:
+    """An image to explain: its number in the run and its absolute path."""
 
     id: int
     path: str
-    item: Item
+    item: InputItem
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """What all workers are told: the model, how it is loaded, what is asked, and what is kept of an answer.
+class BatchJob:
+    """What all workers need to know: the model, how it is loaded, what is requested, what is stored.
 
-    loading: options of `load_model`. categories: the names of all truth categories, in lower case. folder: the working
-    directory that relative paths in `model` and `loading` are meant in. images: also draw the PNGs and the page.
+    categories: names of all ground-truth categories, in lower case. folder: working directory for relative paths in
+    `model` and `loading`. render: also draw PNGs and a page per image.
     """
 
     model: str
@@ -46,25 +47,25 @@ class Job:
     request: Request = field(default_factory=Request)
     categories: frozenset[str] = frozenset()
     folder: str = "."
-    pictures: bool = False
+    render: bool = False
 
 
 @dataclass(frozen=True)
-class Hello:
-    """A worker has loaded the model, and says which it is; all must say the same."""
+class WorkerReady:
+    """A worker has loaded the model; its facts (hashes, preprocessing) must be the same for all workers."""
 
     facts: dict[str, str | None]
 
 
 @dataclass(frozen=True)
-class Broken:
-    """A worker cannot work at all: the model cannot be loaded, or an extra is missing."""
+class WorkerFailed:
+    """A worker cannot start: the model cannot be loaded, or an extra is not installed."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class Done:
+class TaskDone:
     """An explained image: its row in the index (see `store.RESULTS`) and its files as bytes."""
 
     id: int
@@ -73,8 +74,8 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Failed:
-    """An image that could not be explained, and why, in one line; is_model: it was the model that broke."""
+class TaskFailed:
+    """An image that could not be explained, with a reason of one line; is_model: the model itself failed."""
 
     id: int
     reason: str
@@ -83,22 +84,23 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class Lost:
-    """An image whose worker died, or broke in an unexpected way, while others were under way too: to be tried alone."""
+class TaskLost:
+    """An image whose worker died or failed unexpectedly while it held other images too; it is retried separately."""
 
     id: int
     reason: str
 
 
-Result = Done | Failed | Lost
+TaskResult = TaskDone | TaskFailed | TaskLost
 
 
-class Pool(Protocol):
-    """Explains tasks, in any order, and never holds more of them than its workers need to stay busy."""
+class WorkerPool(Protocol):
+    """Explains tasks in any order; holds only as many as its workers need to stay busy."""
 
-    def answers(self, tasks: Iterable[Task], *, alone: bool = False) -> Iterator[Result]:
-        """One result per task. alone: never two tasks in one worker at a time, so that a death can be blamed.
+    def results(self, tasks: Iterable[BatchTask], *, one_at_a_time: bool = False) -> Iterator[TaskResult]:
+        """One result per task.
 
+        one_at_a_time: never two tasks in one worker at once, so that a crash can be attributed to its image.
         Raises ModelError when no worker can load the model.
         """
         ...
@@ -108,4 +110,4 @@ class Pool(Protocol):
         ...
 
 
-Check = Callable[[Hello], None]  # raises InputError for a model that is not the run's
+ModelCheck = Callable[[WorkerReady], None]  # raises InputError for a model other than the run's

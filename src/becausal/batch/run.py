@@ -1,87 +1,90 @@
-"""The course of a run: passes over what is waiting, what was lost and what failed, until nothing is left to try."""
+"""Runs a batch: passes over the images that are waiting, were lost or have failed, until none is left to try."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from becausal.batch.records import Done, Failed, Lost, Pool, Task
-from becausal.batch.store import Store
+from becausal.batch.records import BatchTask, TaskDone, TaskFailed, TaskLost, WorkerPool
+from becausal.batch.store import BatchStore
 from becausal.core.errors import AnswerError
 
-STREAK = 50  # images in a row on which the model itself breaks, after which the fault is not in the images
+MAX_MODEL_FAILURES = 50  # consecutive images on which the model fails before the run stops
 
 
 @dataclass(frozen=True)
-class Event:
-    """An image has been dealt with, for whoever watches; error is None for one that was explained."""
+class TaskEvent:
+    """An image has been processed; error is None if it was explained."""
 
     id: int
     image: str
     error: str | None
 
 
-Watch = Callable[[Event], None]
+OnEvent = Callable[[TaskEvent], None]
 
 
 def run_batch(
-    store: Store,
-    pool: Pool,
+    store: BatchStore,
+    pool: WorkerPool,
     *,
     retry: int = 0,
     limit: int | None = None,
-    watch: Watch | None = None,
+    on_event: OnEvent | None = None,
     is_stopping: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Explain all that is waiting, then try what failed up to `retry` times again, earlier starts' failures included.
+    """Explain all waiting images, then retry failed ones up to `retry` times, including those of earlier starts.
 
-    is_stopping: asked before each image is handed out; once it says True those under way are finished, and no more.
-    Raises OutputError when results cannot be kept, AnswerError when the model breaks on every image.
+    is_stopping: called before each image is passed to a worker; once True, only the images in progress are finished.
+    Raises OutputError when results cannot be stored, AnswerError when the model fails on every image.
     """
-    course = _Course(store, pool, watch, is_stopping)
-    course.follow("waiting", limit)
+    runner = _BatchRunner(store, pool, on_event, is_stopping)
+    runner.run_pass("waiting", limit)
     for _ in range(retry):
-        course.follow("failed", limit)
+        runner.run_pass("failed", limit)
 
 
-class _Course:
-    def __init__(self, store: Store, pool: Pool, watch: Watch | None, is_stopping: Callable[[], bool]) -> None:
-        self._store, self._pool, self._watch, self._is_stopping = store, pool, watch, is_stopping
-        self._streak = 0
+class _BatchRunner:
+    def __init__(
+        self, store: BatchStore, pool: WorkerPool, on_event: OnEvent | None, is_stopping: Callable[[], bool]
+    ) -> None:
+        self._store, self._pool, self._on_event, self._is_stopping = store, pool, on_event, is_stopping
+        self._model_failures = 0
 
-    def follow(self, state: str, limit: int | None) -> None:
-        """One pass over the images in a state, and one over those whose workers died, each of them alone."""
-        lost = self._take(self._store.tasks(state, limit=limit), alone=False)
+    def run_pass(self, state: str, limit: int | None) -> None:
+        """Try the images in a state, then those whose worker died, one at a time."""
+        lost = self._process(self._store.tasks(state, limit=limit), one_at_a_time=False)
         if lost:
-            again = self._take((self._store.task(number) for number in sorted(lost)), alone=True)
-            for number, reason in again.items():
-                self._note(Failed(number, reason))
+            lost_again = self._process((self._store.task(number) for number in sorted(lost)), one_at_a_time=True)
+            for number, reason in lost_again.items():
+                self._store_result(TaskFailed(number, reason))
 
-    def _take(self, tasks: Iterable[Task], *, alone: bool) -> dict[int, str]:
+    def _process(self, tasks: Iterable[BatchTask], *, one_at_a_time: bool) -> dict[int, str]:
+        """Explain tasks and store the results; returns the reasons of those that were lost."""
         lost: dict[int, str] = {}
-        for result in self._pool.answers(self._until_stopped(tasks), alone=alone):
+        for result in self._pool.results(self._until_stopped(tasks), one_at_a_time=one_at_a_time):
             match result:
-                case Lost(number, reason):
+                case TaskLost(number, reason):
                     lost[number] = reason
                 case _:
-                    self._note(result)
+                    self._store_result(result)
         return lost
 
-    def _until_stopped(self, tasks: Iterable[Task]) -> Iterator[Task]:
+    def _until_stopped(self, tasks: Iterable[BatchTask]) -> Iterator[BatchTask]:
         for task in tasks:
             if self._is_stopping():
                 return
             yield task
 
-    def _note(self, result: Done | Failed) -> None:
-        if isinstance(result, Done):
+    def _store_result(self, result: TaskDone | TaskFailed) -> None:
+        if isinstance(result, TaskDone):
             self._store.save(result)
         else:
             self._store.fail(result)
-        self._streak = self._streak + 1 if isinstance(result, Failed) and result.is_model else 0
-        if self._watch is not None:
-            error = result.reason if isinstance(result, Failed) else None
-            self._watch(Event(result.id, self._store.task(result.id).item.image, error))
-        if self._streak >= STREAK and isinstance(result, Failed):
+        self._model_failures = self._model_failures + 1 if isinstance(result, TaskFailed) and result.is_model else 0
+        if self._on_event is not None:
+            error = result.reason if isinstance(result, TaskFailed) else None
+            self._on_event(TaskEvent(result.id, self._store.task(result.id).item.image, error))
+        if self._model_failures >= MAX_MODEL_FAILURES and isinstance(result, TaskFailed):
             raise AnswerError(
-                f"the model broke on {STREAK} images in a row, so the run was stopped; the last time: {result.reason}. "
-                "Start it again with --retry 1 to try them once more"
+                f"the run was stopped because the model failed on {MAX_MODEL_FAILURES} images in a row, last with: "
+                f"{result.reason}; add --retry 1 to try these images again"
             )

@@ -1,63 +1,71 @@
-"""How much of an explanation lies on the object, where boxes say where that is: the shortcut detector."""
+"""How much of an explanation lies on the object, where ground-truth boxes exist: finds explanations by a shortcut."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.batch.records import Box, Item
+from becausal.batch.records import Box, InputItem
 from becausal.core.contracts import Visible
 from becausal.core.frames import Frame
 
+NoteCode = Literal["label_without_box", "size_mismatch"]
+
 
 @dataclass(frozen=True)
-class Placing:
-    """Where an explanation lies, against the truth.
+class BoxComparison:
+    """An explanation compared with the ground-truth boxes of its label.
 
-    inside: the share of its pixels whose centres lie in a box of the object; None where there is none to compare with.
-    by_chance: the share of the whole view there, what a random explanation would have. note: why there is none.
+    inside: share of its pixels whose centre lies in a box; None where there is no box to compare with. by_chance: share
+    of the view in the boxes, the expected value for a random explanation. note_code: why there is no comparison;
+    `label_without_box` where the image has no box of its label, `size_mismatch` where the boxes are for an image of
+    another size; None where there are no boxes at all. note: the same for people.
     """
 
     inside: float | None = None
     by_chance: float | None = None
+    note_code: NoteCode | None = None
     note: str | None = None
 
 
-def place(visible: Visible, frame: Frame, label: str, item: Item, categories: frozenset[str]) -> Placing:
-    """Compare an explanation for `label`, over the view's grid, with the item's boxes, on the original image."""
+def compare_with_boxes(
+    visible: Visible, frame: Frame, label: str, item: InputItem, categories: frozenset[str]
+) -> BoxComparison:
+    """Compare an explanation for `label`, over the view's grid, with the item's boxes on the original image."""
     if item.boxes is None or visible.ndim != 2:
-        return Placing()
-    if item.size is not None and item.size != (frame.original[1], frame.original[0]):
-        wide, high = item.size
-        return Placing(
-            note=f"the boxes are for an image of {wide} x {high}, this has {frame.original[1]} x {frame.original[0]}"
-        )
-    boxes = choose_boxes(item.boxes, label, categories)
+        return BoxComparison()
+    height, width = frame.original
+    if item.size is not None and item.size != (width, height):
+        note = f"the boxes are for an image of {item.size[0]} x {item.size[1]}, this one is {width} x {height}"
+        return BoxComparison(note_code="size_mismatch", note=note)
+    boxes = boxes_for_label(item.boxes, label, categories)
     if not boxes:
-        return Placing(note=f"the truth has no {label} here")
-    shown = inside_boxes(boxes, frame)
+        return BoxComparison(note_code="label_without_box", note=f"the ground truth has no box of {label} in this image")
+    on_object = box_mask(boxes, frame)
     count = int(np.count_nonzero(visible))
-    return Placing(float(np.count_nonzero(visible & shown)) / count if count else None, float(shown.mean()))
+    inside = float(np.count_nonzero(visible & on_object)) / count if count else None
+    return BoxComparison(inside, float(on_object.mean()))
 
 
-def choose_boxes(boxes: Sequence[Box], label: str, categories: frozenset[str]) -> list[Box]:
+def boxes_for_label(boxes: Sequence[Box], label: str, categories: frozenset[str]) -> list[Box]:
     """The boxes of the labelled object.
 
-    Where the truth has a category of the label's name, its boxes count; an image without any has no object of that
-    label. Where no category has that name, all boxes count.
+    Where the ground truth has a category of the label's name, these are the boxes of that category, possibly none.
+    Otherwise they are all boxes of the image.
     """
     if label.casefold() not in categories:
         return list(boxes)
     return [box for box in boxes if box[4].casefold() == label.casefold()]
 
 
-def inside_boxes(boxes: Sequence[Box], frame: Frame) -> NDArray[np.bool_]:
-    """Which pixels of the view have their centre, on the original, in one of the boxes: (h, w)."""
+def box_mask(boxes: Sequence[Box], frame: Frame) -> NDArray[np.bool_]:
+    """(h, w), True for the pixels of the view whose centre, on the original image, lies in one of the boxes."""
     (down, right), (top, left) = frame.scale, frame.offset
     rows = top + (np.arange(frame.grid[0]) + 0.5) * down
     columns = left + (np.arange(frame.grid[1]) + 0.5) * right
-    inside = np.zeros(frame.grid, bool)
+    mask = np.zeros(frame.grid, bool)
     for x, y, w, h, _ in boxes:
-        inside |= np.outer((y <= rows) & (rows < y + h), (x <= columns) & (columns < x + w))
-    return inside
+        mask |= np.outer((y <= rows) & (rows < y + h), (x <= columns) & (columns < x + w))
+    return mask

@@ -1,39 +1,26 @@
-"""What a worker does with tasks, wherever it lives: load the model once, explain, and make rows and files."""
+"""What a worker does, in any kind of pool: load the model once, explain tasks, make rows and files."""
 
-import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from becausal import models
-from becausal.api import Failure, explain_many, find_failure
+from becausal.api import Failure, explain_numbered, find_failure
 from becausal.api.explanation import Explanation
-from becausal.batch.records import Done, Failed, Hello, Job, Lost, Result, Task
-from becausal.batch.truth import place
+from becausal.batch.records import BatchJob, BatchTask, TaskDone, TaskFailed, TaskLost, TaskResult, WorkerReady
+from becausal.batch.truth import compare_with_boxes
 from becausal.core.contracts import Classifier
 from becausal.core.errors import AnswerError, BecausalError, NetworkError
+from becausal.core.text import one_line
 from becausal.images.loading import InputImage, load_image
 from becausal.models.labels import find_label
 
-# The engine counts all calls since the model was loaded, which depends on what this worker did before.
-_COUNTED = re.compile(r"the model failed after [\d,]+ calls: ")
+MAX_REASON = 300  # characters of an error message in the index
 
 
-@dataclass(frozen=True)
-class _Numbered(InputImage):
-    """An image whose name begins with its task's number, in answers and in failures: two tasks may have one file."""
-
-    def __fspath__(self) -> str:
-        return self.name
-
-    def __str__(self) -> str:
-        return self.name
-
-
-def open_model(job: Job) -> tuple[Classifier, Hello]:
-    """The job's model, and what it says of itself. Raises what `load_model` raises, and TargetError for an unknown label."""
+def open_model(job: BatchJob) -> tuple[Classifier, WorkerReady]:
+    """The job's model and its facts. Raises what `load_model` raises, and TargetError for an unknown label."""
     classifier = models.open_model(job.model, job.loading)
     info = classifier.info
     for label in (job.request.target, job.request.against):
@@ -42,80 +29,92 @@ def open_model(job: Job) -> tuple[Classifier, Hello]:
     facts: dict[str, str | None] = {
         "model_sha256": info.sha256,
         "labels_sha256": None if info.labels is None else sha256("\n".join(info.labels).encode()).hexdigest(),
-        "preprocess": f"{info.geometry or 'as it is'}; {info.numbers}",
+        "preprocess": f"{info.geometry or 'as it is'}; {info.normalisation}",
     }
-    return classifier, Hello(facts)
+    return classifier, WorkerReady(facts)
 
 
-def work(tasks: Iterable[Task], classifier: Classifier, job: Job, *, width: int | None = 1) -> Iterator[Result]:
-    """Explain tasks, `width` of them side by side (None: as `explain_many` likes): one result each, as they come.
+def explain_tasks(
+    tasks: Iterable[BatchTask], classifier: Classifier, job: BatchJob, *, width: int | None = 1
+) -> Iterator[TaskResult]:
+    """Explain tasks, `width` of them concurrently (None: chosen by `explain_many`); one result each, in any order.
 
-    A failure may wait for the next result, or for the end of the tasks. A task whose search was cut short by the model's
-    failure has failed, so that it can be tried again; where the model could not be reached, the next task tries anew.
-    What no one expected (a fault in a method, no memory) fails the task if it was alone, and else makes all that were
-    under way Lost.
+    A failure may be reported with the next result, or at the end. A task whose search was cut short by a failure of the
+    model counts as failed, so that it can be retried. When the model cannot be reached, the tasks in progress fail and
+    the next task tries again. An unexpected exception (a bug in a method, out of memory) fails the task if it was the
+    only one in progress; otherwise all tasks in progress are lost.
     """
-    waiting = iter(tasks)
-    under_way: dict[str, tuple[Task, str]] = {}
-    refused: list[Failed] = []
-
-    def pictures() -> Iterator[InputImage]:
-        for task in waiting:
-            try:
-                picture = load_image(task.path)
-            except BecausalError as error:
-                refused.append(Failed(task.id, one_line(str(error).replace(task.path, Path(task.path).name))))
-                continue
-            except Exception as error:  # a reader of images may raise anything, too
-                refused.append(Failed(task.id, f"unexpected {type(error).__name__}: {one_line(error)}"))
-                continue
-            key = f"{task.id}/{picture.name}"
-            under_way[key] = (task, picture.sha256)
-            yield _Numbered(picture.pixels, key, picture.sha256, picture.notes, picture.squeeze)
-
-    is_finished = False
-    while not is_finished:
+    waiting = _TaskImages(tasks)
+    while not waiting.is_finished:
+        in_progress = waiting.in_progress = {}
         try:
-            for answer in explain_many(pictures(), classifier, request=job.request, width=width):
-                yield from refused
-                refused.clear()
+            for index, answer in explain_numbered(waiting.images(), classifier, request=job.request, width=width):
+                yield from waiting.take_unreadable()
                 if isinstance(answer, Explanation) and answer.stopped_by == "interrupt":
-                    raise KeyboardInterrupt  # cut short, so not what an undisturbed run would keep
-                key = answer.image if isinstance(answer, Failure) else answer.origin.image
-                task, digest = under_way[key]
-                result = _result(task, digest, key, answer, job)
-                del under_way[key]  # only now: what breaks on the way to the result is this task's fault as well
+                    raise KeyboardInterrupt  # an interrupted search is not the result of a complete run
+                task, digest = in_progress[index]
+                result = _make_result(task, digest, answer, job)
+                del in_progress[index]  # only now: an exception while the result is made belongs to this task too
                 yield result
-            is_finished = True
         except NetworkError as error:
-            for key, (task, digest) in under_way.items():
-                yield _refuse(task, digest, key, error)
-            under_way.clear()
-        except Exception as error:  # methods and libraries may raise anything; the other images are not to suffer
-            if not under_way:
-                raise  # it is not about any image
-            reason = f"unexpected {type(error).__name__}: {one_line(error)}"
-            is_alone = len(under_way) == 1
-            for task, digest in under_way.values():
-                yield Failed(task.id, reason, digest) if is_alone else Lost(task.id, reason)
-            under_way.clear()
-        yield from refused
-        refused.clear()
+            for task, digest in in_progress.values():
+                yield _make_failure(task, digest, error)
+        except Exception as error:  # methods and libraries may raise anything; other images must not be affected
+            if not in_progress:
+                raise  # not caused by an image
+            reason = _describe_unexpected(error)
+            is_only_one = len(in_progress) == 1
+            for task, digest in in_progress.values():
+                yield TaskFailed(task.id, reason, digest) if is_only_one else TaskLost(task.id, reason)
+        yield from waiting.take_unreadable()
 
 
-def _result(task: Task, digest: str, image: str, answer: Explanation | Failure, job: Job) -> Done | Failed:
+class _TaskImages:
+    """Reads the images of tasks and remembers which task each image belongs to.
+
+    in_progress: tasks whose image was read and not answered yet, with the image's hash, by index in `images()`.
+    """
+
+    def __init__(self, tasks: Iterable[BatchTask]) -> None:
+        self._tasks = iter(tasks)
+        self._unreadable: list[TaskFailed] = []
+        self.in_progress: dict[int, tuple[BatchTask, str]] = {}
+        self.is_finished = False
+
+    def images(self) -> Iterator[InputImage]:
+        """The images of the tasks that are left; indices start from 0 again."""
+        index = 0
+        for task in self._tasks:
+            try:
+                image = load_image(task.path)
+            except BecausalError as error:
+                reason = str(error).replace(task.path, Path(task.path).name)
+                self._unreadable.append(TaskFailed(task.id, one_line(reason, MAX_REASON)))
+            except Exception as error:  # image readers may raise anything as well
+                self._unreadable.append(TaskFailed(task.id, _describe_unexpected(error)))
+            else:
+                self.in_progress[index] = (task, image.sha256)
+                index += 1
+                yield image
+        self.is_finished = True
+
+    def take_unreadable(self) -> list[TaskFailed]:
+        """The tasks whose image could not be read since the last call."""
+        found, self._unreadable = self._unreadable, []
+        return found
+
+
+def _make_result(task: BatchTask, digest: str, answer: Explanation | Failure, job: BatchJob) -> TaskDone | TaskFailed:
     if isinstance(answer, Failure):
-        return _refuse(task, digest, image, answer.error)
+        return _make_failure(task, digest, answer.error)
     failure = find_failure(answer)
-    return finish(task, answer, job) if failure is None else _refuse(task, digest, image, AnswerError(failure))
+    return _make_row(task, answer, job) if failure is None else _make_failure(task, digest, AnswerError(failure))
 
 
-def finish(task: Task, explanation: Explanation, job: Job) -> Done:
+def _make_row(task: BatchTask, explanation: Explanation, job: BatchJob) -> TaskDone:
     """The row and the files of an explained task."""
-    explanation = explanation.renamed(Path(task.path).name)
-    checks = explanation.checks
-    placing = place(explanation.visible, explanation.frame, explanation.label, task.item, job.categories)
-    summary = explanation.summary()
+    checks, summary = explanation.checks, explanation.summary()
+    boxes = compare_with_boxes(explanation.visible, explanation.frame, explanation.label, task.item, job.categories)
     row: dict[str, Any] = {
         "sha256": explanation.origin.image_sha256,
         "label": explanation.label,
@@ -131,20 +130,18 @@ def finish(task: Task, explanation: Explanation, job: Job) -> Done:
         "stopped_by": explanation.stopped_by,
         "calls": explanation.calls,
         "seconds": explanation.seconds,
-        "inside": placing.inside,
-        "by_chance": placing.by_chance,
-        "note": placing.note,
+        "inside": boxes.inside,
+        "by_chance": boxes.by_chance,
+        "note_code": boxes.note_code,
+        "note": boxes.note,
     }
-    return Done(task.id, row, explanation.files(pictures=job.pictures))
+    return TaskDone(task.id, row, explanation.files(render=job.render))
 
 
-def _refuse(task: Task, digest: str, image: str, error: BecausalError) -> Failed:
-    reason = str(error).replace(image, Path(task.path).name)  # users know it without our number
-    reason = _COUNTED.sub("the model failed: ", reason)
-    return Failed(task.id, one_line(reason), digest, is_model=isinstance(error, AnswerError | NetworkError))
+def _make_failure(task: BatchTask, digest: str, error: BecausalError) -> TaskFailed:
+    is_model = isinstance(error, AnswerError | NetworkError)
+    return TaskFailed(task.id, one_line(error, MAX_REASON), digest, is_model=is_model)
 
 
-def one_line(error: object, limit: int = 300) -> str:
-    """The message without line breaks and control characters, cut where it gets out of hand."""
-    words = "".join(c if c.isprintable() else " " for c in str(error)).split()
-    return " ".join(words)[:limit]
+def _describe_unexpected(error: Exception) -> str:
+    return f"unexpected {type(error).__name__}: {one_line(error, MAX_REASON)}"

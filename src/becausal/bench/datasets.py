@@ -1,13 +1,14 @@
-"""Images with truth: the two published sets, what `becausal data make` writes, generated scenes, any folder.
+"""Datasets with ground truth: the two published ones, those that `becausal data make` writes, scenes, any folder.
 
 Published layouts (repository theyoucheng/deepcover, folder benchmarks):
 
-- photobombing: `photobombing_groundtruth.txt`, a line `name r0(x0) c0(y0) r1(x1) c1(y1) label text, shape` per image
-  of `photobombing_imgs/`. Outside the brackets the planted occluder, inside them the object's box.
-- roaming-panda: a space-separated `*.csv`, `name r0 c0 r1 c1` per image of the one folder beside it.
+- photobombing: `photobombing_groundtruth.txt` with a line `name r0(x0) c0(y0) r1(x1) c1(y1) label text, shape` for each
+  image in `photobombing_imgs/`. The numbers in brackets are the box of the object, the others that of the occluder.
+- roaming-panda: a `*.csv` file, separated by spaces, with a line `name r0 c0 r1 c1` for each image in the only folder
+  next to it.
 
-What `data make` writes has the same layout, plus `masks/NAME.png` with the planted pixels (white), which are then the
-truth, and `dataset.json` with the label of a roaming object.
+Datasets made by `data make` have the same layout, and in addition `masks/NAME.png` with the planted pixels in white, which
+take precedence as ground truth, and `dataset.json` with the label of a roaming object.
 """
 
 import json
@@ -23,41 +24,48 @@ from becausal.core.contracts import Pixels, Visible
 from becausal.core.errors import ImageError, OptionError
 from becausal.images.loading import load_image
 
-SMALLEST = 50  # pixels: smaller occluders are left out
-PANDA = 387
+SMALLEST = 50  # pixels; smaller occluders are excluded
+PANDA = 387  # ImageNet's class of the lesser panda
 SHAPES = ("rectangle", "box", "ellipse", "disk")
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
-FIRST_SCENE = 60_000_000  # the bundled classifier learnt from, and was measured on, scenes with lower seeds
+FIRST_SCENE = 60_000_000  # the bundled classifier was trained and evaluated on scenes with lower seeds
 PHOTOBOMBS, BOMB_FOLDER = "photobombing_groundtruth.txt", "photobombing_imgs"
 LINE = re.compile(r"(\S+) (\d+)\((\d+)\) (\d+)\((\d+)\) (\d+)\((\d+)\) (\d+)\((\d+)\) (\d+) (.*), ([\w-]+)\s*$")
 
 
 @dataclass(frozen=True)
-class Seen:
-    """An image, (h, w, 3) uint8, and what is true of its pixels: sets (h, w) by name, such as occluder or object."""
+class AnnotatedImage:
+    """An image, (h, w, 3) uint8, and its ground-truth masks, (h, w), by name, e.g. occluder or object."""
 
     pixels: Pixels
-    truths: Mapping[str, Visible] = field(default_factory=dict)
+    masks: Mapping[str, Visible] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One image of a set, read when needed. label: its true label's id or name, None where it is not known.
+    """An image of a dataset, read when needed.
 
-    facts: what else is known of it; they become columns of the results.
+    Attributes:
+        name: Its name, unique in the dataset.
+        read: Reads it.
+        label: Its true label, by id or name, None if unknown.
+        facts: Further columns of its rows.
     """
 
     name: str
-    read: Callable[[], Seen]
+    read: Callable[[], AnnotatedImage]
     label: int | str | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def occluder_pixels(r0: int, c0: int, r1: int, c1: int, shape: str, grid: tuple[int, int] = (224, 224)) -> Visible:
-    """The true pixels of a published occluder; the listed box is only where they come from.
+    """The pixels of a published occluder, derived from the listed box.
 
-    rectangle: the box; ellipse: inscribed in it; box: the square from (r0 + c0) // 2 to (r1 + c1) // 2 on both axes;
-    disk: around the middle, of radius ((r1 - r0) + (c1 - c0)) / 2. Raises OptionError for another shape.
+    A rectangle is the box; an ellipse is inscribed in it; a box is the square from (r0 + c0) // 2 to (r1 + c1) // 2 on
+    both axes; a disk lies around the centre with radius ((r1 - r0) + (c1 - c0)) / 2.
+
+    Raises:
+        OptionError: The shape is unknown.
     """
     rows, columns = np.mgrid[: grid[0], : grid[1]]
     down, across = rows - (r0 + r1) / 2, columns - (c0 + c1) / 2
@@ -73,35 +81,36 @@ def occluder_pixels(r0: int, c0: int, r1: int, c1: int, shape: str, grid: tuple[
         case "disk":
             out = down**2 + across**2 <= (((r1 - r0) + (c1 - c0)) / 2) ** 2
         case _:
-            raise OptionError(f"an occluder is a {', '.join(SHAPES)}, or has a mask beside it; {shape!r} is neither")
+            raise OptionError(f"unknown occluder shape {shape!r}: expected {', '.join(SHAPES)}, or a mask file")
     return np.asarray(out, bool)
 
 
 def read_photobombs(folder: Path) -> list[Sample]:
-    """All images of a photobombing folder in the order of its list, whatever the size of the occluder."""
+    """All images of a photobombing folder in the order of its list, with occluders of any size."""
     found = []
-    for line in _lines(folder / PHOTOBOMBS, "becausal data get photobombing, or data make photobombing"):
+    for line in _lines(folder / PHOTOBOMBS, "becausal data get photobombing, or becausal data make photobombing"):
         match = LINE.match(line)
         if match is None:
-            raise OptionError(f"a line of {folder / PHOTOBOMBS} cannot be read: {line[:80]!r}")
+            raise OptionError(f"{folder / PHOTOBOMBS} has a line that cannot be read: {line[:80]!r}")
         r0, x0, c0, y0, r1, x1, c1, y1, label = (int(part) for part in match.groups()[1:10])
         path, mask = folder / BOMB_FOLDER / match[1], folder / "masks" / f"{Path(match[1]).stem}.png"
         if path.exists():
-            read = _reads_photobomb(path, mask, (r0, c0, r1, c1), match[12], (x0, y0, x1, y1))
+            read = _photobomb_reader(path, mask, (r0, c0, r1, c1), match[12], (x0, y0, x1, y1))
             found.append(Sample(match[1], read, label, {"shape": match[12]}))
     return found
 
 
-def _reads_photobomb(
+def _photobomb_reader(
     path: Path, mask: Path, place: tuple[int, int, int, int], shape: str, box: tuple[int, int, int, int]
-) -> Callable[[], Seen]:
-    def read() -> Seen:
+) -> Callable[[], AnnotatedImage]:
+    def read() -> AnnotatedImage:
         pixels = load_image(path).pixels
         grid = (pixels.shape[0], pixels.shape[1])
         occluder = _read_mask(mask, grid) if mask.exists() else occluder_pixels(*place, shape, grid)
-        thing = np.zeros(grid, bool)
-        thing[box[1] : box[3], box[0] : box[2]] = True
-        return Seen(pixels, {"occluder": occluder, "object": thing & ~occluder} if thing.any() else {"occluder": occluder})
+        masks = {"occluder": occluder}
+        boxed = np.zeros(grid, bool)
+        boxed[box[1] : box[3], box[0] : box[2]] = True
+        return AnnotatedImage(pixels, masks | {"object": boxed & ~occluder} if boxed.any() else masks)
 
     return read
 
@@ -110,63 +119,69 @@ def read_roaming(folder: Path) -> list[Sample]:
     """All images of a roaming folder in the order of its list."""
     lists = sorted(folder.glob("*.csv"))
     if len(lists) != 1:
-        raise OptionError(f"{folder} holds {len(lists)} .csv files, and a roaming set has one: name r0 c0 r1 c1 per line")
-    pictures = [path for path in sorted(folder.iterdir()) if path.is_dir() and path.name != "masks"]
-    if len(pictures) != 1:
-        raise OptionError(f"{folder} holds {len(pictures)} folders of images, and a roaming set has one")
+        raise OptionError(
+            f"{folder} contains {len(lists)} .csv files, but a roaming dataset has one, with lines: name r0 c0 r1 c1"
+        )
+    folders = [path for path in sorted(folder.iterdir()) if path.is_dir() and path.name != "masks"]
+    if len(folders) != 1:
+        raise OptionError(f"{folder} contains {len(folders)} folders of images, but a roaming dataset has one")
     label: int | str = PANDA
     if (folder / "dataset.json").exists():
         label = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))["label"]
     found = []
-    for line in _lines(lists[0], "becausal data get roaming-panda, or data make roaming"):
+    for line in _lines(lists[0], "becausal data get roaming-panda, or becausal data make roaming"):
         parts = line.split()
         if len(parts) != 5 or not all(part.isdigit() for part in parts[1:]):
-            raise OptionError(f"a line of {lists[0]} cannot be read: {line[:80]!r}")
-        path, mask = pictures[0] / parts[0], folder / "masks" / f"{Path(parts[0]).stem}.png"
+            raise OptionError(f"{lists[0]} has a line that cannot be read: {line[:80]!r}")
+        path, mask = folders[0] / parts[0], folder / "masks" / f"{Path(parts[0]).stem}.png"
         r0, c0, r1, c1 = (int(part) for part in parts[1:])
         if path.exists():
-            found.append(Sample(parts[0], _reads_roaming(path, mask, (r0, c0, r1, c1)), label))
+            found.append(Sample(parts[0], _roaming_reader(path, mask, (r0, c0, r1, c1)), label))
     return found
 
 
-def _reads_roaming(path: Path, mask: Path, place: tuple[int, int, int, int]) -> Callable[[], Seen]:
-    def read() -> Seen:
+def _roaming_reader(path: Path, mask: Path, place: tuple[int, int, int, int]) -> Callable[[], AnnotatedImage]:
+    def read() -> AnnotatedImage:
         pixels = load_image(path).pixels
         grid = (pixels.shape[0], pixels.shape[1])
-        thing = np.zeros(grid, bool)
-        thing[place[0] : place[2], place[1] : place[3]] = True
-        return Seen(pixels, {"object": _read_mask(mask, grid) if mask.exists() else thing})
+        boxed = np.zeros(grid, bool)
+        boxed[place[0] : place[2], place[1] : place[3]] = True
+        return AnnotatedImage(pixels, {"object": _read_mask(mask, grid) if mask.exists() else boxed})
 
     return read
 
 
-def read_pictures(folder: Path) -> list[Sample]:
-    """All images under a folder, sorted by path, nothing known of them."""
+def read_images(folder: Path) -> list[Sample]:
+    """All images in a folder and its subfolders, sorted by path, without ground truth."""
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file())
     if not paths:
         raise OptionError(f"there are no images in {folder} ({', '.join(ENDINGS)})")
-    return [Sample(path.relative_to(folder).as_posix(), _reads_picture(path)) for path in paths]
+    return [Sample(path.relative_to(folder).as_posix(), _image_reader(path)) for path in paths]
 
 
-def _reads_picture(path: Path) -> Callable[[], Seen]:
-    return lambda: Seen(load_image(path).pixels)
+def _image_reader(path: Path) -> Callable[[], AnnotatedImage]:
+    return lambda: AnnotatedImage(load_image(path).pixels)
 
 
-def read_set(folder: Path) -> list[Sample]:
-    """Whatever set a folder holds: photobombing, roaming, or just images. Raises OptionError."""
+def read_dataset(folder: Path) -> list[Sample]:
+    """The dataset in a folder: photobombing, roaming, or plain images.
+
+    Raises:
+        OptionError: There is none, or it cannot be read.
+    """
     if not folder.is_dir():
         raise OptionError(f"there is no folder {folder}")
     if (folder / PHOTOBOMBS).exists():
         return read_photobombs(folder)
     if any(folder.glob("*.csv")):
         return read_roaming(folder)
-    return read_pictures(folder)
+    return read_images(folder)
 
 
 def draw_scenes(
     seed: int, *, cover: tuple[float, float] | None = None, cut: bool | None = None, plain: bool = False
 ) -> Iterator[Sample]:
-    """Generated scenes without end, every label in turn, as a seed's own stream. plain: without an occluder."""
+    """An endless sequence of scenes, determined by the seed, with all labels in turn; `plain` ones have no occluder."""
     from becausal.scenes import LABELS, NOTHING
 
     labels = [label for label in LABELS if label != NOTHING]
@@ -180,12 +195,12 @@ def draw_scenes(
 def draw_scene(
     seed: int, label: str, *, cover: tuple[float, float] | None = None, cut: bool | None = None, plain: bool = False
 ) -> Sample:
-    """One scene as a sample: object is what can be seen of it, occluder what stands in front."""
+    """A scene as a sample with the masks object (its visible part) and occluder."""
     from becausal.scenes import make_scene
 
-    def read() -> Seen:
+    def read() -> AnnotatedImage:
         scene = make_scene(seed, label=label, cover=cover, cut=cut, occluder="none" if plain else None)
-        return Seen(scene.picture, {"occluder": scene.occluder, "object": scene.visible})
+        return AnnotatedImage(scene.image, {"occluder": scene.occluder, "object": scene.visible})
 
     return Sample(f"scene-{seed}", read, label)
 
@@ -194,13 +209,13 @@ def _lines(path: Path, instead: str) -> list[str]:
     try:
         return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except OSError as error:
-        raise OptionError(f"{path} cannot be read: {error.strerror or error} (see: {instead})") from None
+        raise OptionError(f"{path} cannot be read: {error.strerror or error} (to create it: {instead})") from None
     except UnicodeDecodeError:
-        raise OptionError(f"{path} is no text file") from None
+        raise OptionError(f"{path} is not a text file") from None
 
 
 def _read_mask(path: Path, grid: tuple[int, int]) -> Visible:
     pixels = load_image(path).pixels
     if pixels.shape[:2] != grid:
-        raise ImageError(f"the mask {path.name} has shape {pixels.shape[:2]}; the image it belongs to has {grid}")
+        raise ImageError(f"the mask {path.name} has shape {pixels.shape[:2]}, but its image has {grid}")
     return np.asarray(pixels.max(axis=-1) > 127, bool)

@@ -1,5 +1,4 @@
-"""Fetching the published sets from their authors' repository: file by file, checked as a whole, taken up again where it
-stopped."""
+"""Download of the published datasets from their authors' repository, file by file, with a checksum; can be resumed."""
 
 import os
 import re
@@ -18,46 +17,58 @@ from becausal.core.errors import NetworkError, OptionError, OutputError
 COMMIT = "4f70b2498ee1dc030b4ded0d4bc57447274b9fe0"
 REPOSITORY = "https://github.com/theyoucheng/deepcover"
 ADDRESS = f"https://raw.githubusercontent.com/theyoucheng/deepcover/{COMMIT}/benchmarks"
-THREADS, TRIES, PATIENCE = 8, 3, 30.0  # files at once; attempts at each; seconds to wait for an answer
+THREADS, TRIES, TIMEOUT = 8, 3, 30.0  # parallel downloads; attempts for each file; seconds to wait for a response
 
 
 @dataclass(frozen=True)
-class Published:
-    """A set as it was published: its folder, its list, the folder of its images, and what all files must hash to.
+class PublishedDataset:
+    """A published dataset.
 
-    sha256: of the text with a line `sha256␠␠relative/path` per file, sorted by path.
+    Attributes:
+        folder: Its folder in the repository.
+        listing: The file that lists the images.
+        images: The folder of the images.
+        files: Number of files.
+        sha256: Hash of the text with a line `sha256␠␠relative/path` for each file, sorted by path.
     """
 
     folder: str
     listing: str
-    pictures: str
+    images: str
     files: int
     sha256: str
 
 
 SETS = {
-    "photobombing": Published(
+    "photobombing": PublishedDataset(
         "photobombing", "photobombing_groundtruth.txt", "photobombing_imgs", 2061,
         "3142725cbe8db3f0685530d5d5c17ae32df99acbe6805ab34ac8ad210ac2dcc8",
     ),
-    "roaming-panda": Published(
+    "roaming-panda": PublishedDataset(
         "roaming-panda", "roaming_panda_groundtruth_vgg16_mobilenet.csv", "roaming_panda_images_vgg16_mobilenet", 2895,
         "9337c4bc50f2a7965d027d527b5d8c7608d76d347b4bcdb601687d1c983956f2",
     ),
 }  # fmt: skip
 
-Watch = Callable[[int, int], None]  # (files there are, files in all)
+Watch = Callable[[int, int], None]  # (files done, files in total)
 
 
-def get_set(name: str, out: Path, *, address: str | None = None, watch: Watch | None = None) -> Path:
-    """Download a published set into a folder and check it; what is there already is not fetched again.
+def fetch_dataset(name: str, out: Path, *, address: str | None = None, watch: Watch | None = None) -> Path:
+    """Download a published dataset and check it; files that exist already are not downloaded again.
 
-    address: of a mirror with the same layout. Raises NetworkError where something cannot be fetched, OutputError where it
-    cannot be written or is not what was published.
+    Args:
+        name: One of `SETS`.
+        out: Folder to write to.
+        address: Address of a mirror with the same layout.
+        watch: Called with the number of files done and in total.
+
+    Raises:
+        NetworkError: A file cannot be downloaded.
+        OutputError: A file cannot be written, or the files are not those that were published.
     """
     published = SETS.get(name)
     if published is None:
-        raise OptionError(f"unknown set {name!r}: take one of {', '.join(SETS)}")
+        raise OptionError(f"unknown dataset {name!r}: choose one of {', '.join(SETS)}")
     base = f"{(address or ADDRESS).rstrip('/')}/{published.folder}"
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -65,11 +76,11 @@ def get_set(name: str, out: Path, *, address: str | None = None, watch: Watch | 
             _fetch(f"{base}/{published.listing}", out / published.listing, name, out)
         except NetworkError:
             with suppress(OSError):
-                out.rmdir()  # where nothing came, nothing is left
+                out.rmdir()  # only if it is empty
             raise
-        (out / published.pictures).mkdir(exist_ok=True)
+        (out / published.images).mkdir(exist_ok=True)
         names = list_names(out / published.listing)
-        paths = [f"{published.pictures}/{each}" for each in names]
+        paths = [f"{published.images}/{each}" for each in names]
         with ThreadPoolExecutor(THREADS) as pool:
             jobs = [pool.submit(_fetch, f"{base}/{path}", out / path, name, out) for path in paths]
             try:
@@ -86,28 +97,32 @@ def get_set(name: str, out: Path, *, address: str | None = None, watch: Watch | 
     if len(files) != published.files or tree_hash(out, files) != published.sha256:
         raise OutputError(
             f"the {len(files):,} files in {out} are not those that were published ({published.files:,}, sha256 "
-            f"{published.sha256[:12]}…): delete the folder and fetch it again"
+            f"{published.sha256[:12]}…): delete the folder and download it again"
         )
     return out
 
 
 def list_names(listing: Path) -> list[str]:
-    """The images a list names, in its order. Raises OutputError for a name that is none."""
+    """The file names in a list of images, in its order.
+
+    Raises:
+        OutputError: A name is not a plain file name.
+    """
     names = [line.split()[0] for line in listing.read_text(encoding="utf-8").splitlines() if line.strip()]
     for name in names:
         if not re.fullmatch(r"\w[\w.-]*", name):
-            raise OutputError(f"{listing} names an image {name!r}, which is no file name")
+            raise OutputError(f"{listing} lists an image {name!r}, which is not a file name")
     return list(dict.fromkeys(names))
 
 
 def tree_hash(folder: Path, paths: list[str]) -> str:
-    """The sha256 over the hashes of files, one line `sha256␠␠path` each, sorted by path."""
+    """The sha256 of the text with a line `sha256␠␠path` for each file, sorted by path."""
     lines = [f"{sha256((folder / path).read_bytes()).hexdigest()}  {path}\n" for path in sorted(paths)]
     return sha256("".join(lines).encode()).hexdigest()
 
 
 def _fetch(url: str, path: Path, name: str, out: Path) -> None:
-    """One file, whole or not at all; a part that was fetched before is gone on with."""
+    """Download a file under a temporary name, then rename it; a partial download is continued."""
     if path.exists() and path.stat().st_size:
         return
     part = path.with_name(f".{path.name}.part")
@@ -118,34 +133,34 @@ def _fetch(url: str, path: Path, name: str, out: Path) -> None:
             return
         except urllib.error.HTTPError as error:
             error.close()
-            if error.code == 416:  # the part is longer than the file: begin again
+            if error.code == 416:  # the part is longer than the file: start again
                 part.unlink(missing_ok=True)
             elif error.code < 500:
-                raise NetworkError(f"{url}: {error.code} {error.reason}; {say_instead(name, out)}") from None
+                raise NetworkError(f"{url}: {error.code} {error.reason}; {suggest_alternative(name, out)}") from None
             reason = f"{error.code} {error.reason}"
         except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
             reason = str(getattr(error, "reason", error) or error)
         time.sleep(0.2 * attempt)
-    raise NetworkError(f"cannot reach {url} ({reason}); {say_instead(name, out)}")
+    raise NetworkError(f"cannot reach {url} ({reason}); {suggest_alternative(name, out)}")
 
 
 def _download(url: str, part: Path) -> None:
-    had = part.stat().st_size if part.exists() else 0
-    asked = urllib.request.Request(url, headers={"Range": f"bytes={had}-"} if had else {})
-    with urllib.request.urlopen(asked, timeout=PATIENCE) as answer:
+    offset = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={offset}-"} if offset else {})
+    with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
         with part.open("ab" if answer.status == 206 else "wb") as file:
             while block := answer.read(1 << 16):
                 file.write(block)
         wanted = answer.headers.get("Content-Length")
-        got = part.stat().st_size - (had if answer.status == 206 else 0)
+        got = part.stat().st_size - (offset if answer.status == 206 else 0)
         if wanted is not None and got != int(wanted):
-            raise ConnectionError(f"{got} of {wanted} bytes came")
+            raise ConnectionError(f"{got} of {wanted} bytes were received")
 
 
-def say_instead(name: str, out: Path) -> str:
-    """What to do where there is no network."""
+def suggest_alternative(name: str, out: Path) -> str:
+    """What to do without a network."""
     make = "photobombing" if name == "photobombing" else "roaming"
     return (
-        f"without a network: copy the folder benchmarks/{SETS[name].folder} of {REPOSITORY} to {out} from elsewhere, make "
-        f"a set of your own images with becausal data make {make}, or take becausal bench scenes, which needs no data"
+        f"without a network: copy the folder benchmarks/{SETS[name].folder} of {REPOSITORY} to {out}, make a dataset from "
+        f"your own images with becausal data make {make}, or run becausal bench scenes, which needs no data"
     )

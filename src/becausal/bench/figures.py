@@ -1,16 +1,16 @@
-"""The plots of a bench, as PNG and SVG, in one look: every method has its colour and dash, whatever the plot."""
+"""The plots of a bench as PNG and SVG; each method has the same colour and line style in all plots."""
 
 from io import BytesIO
-
-import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from typing import TYPE_CHECKING
 
 from becausal.bench.findings import Line, Plot
 from becausal.render.figures import INK, SOFT, new_figure, png_bytes
 
-#: Colours that the colour-blind tell apart (after Okabe and Ito), and dashes for when there are more methods than these.
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: Colours that are distinguishable with colour blindness (after Okabe and Ito), and line styles for further methods.
 STYLES: dict[str, tuple[str, str]] = {
     "causal": ("#7a3e9d", "-"),
     "dc-causal": ("#0072b2", "-"),
@@ -32,8 +32,8 @@ STYLES: dict[str, tuple[str, str]] = {
 SPARE = (("#1d2228", "-"), ("#0072b2", "-."), ("#d55e00", "-."), ("#009e73", "-."), ("#cc79a7", "-."), ("#e69f00", "-."))
 
 
-def draw_plot(plot: Plot) -> Figure:
-    """The plot as a figure, its legend at the side."""
+def draw_plot(plot: Plot) -> "Figure":
+    """The plot as a figure with the legend on the right."""
     figure = new_figure(8.6, 4.3)
     axes = figure.add_subplot()
     taken: set[tuple[str, str]] = set()
@@ -41,9 +41,9 @@ def draw_plot(plot: Plot) -> Figure:
         style = style_of(line.label, taken)
         taken.add(style)
         _draw(axes, plot, line, style, number)
-    _dress(axes, plot)
+    _format_axes(axes, plot)
     if plot.lines:
-        places = _order(plot)
+        places = _legend_order(plot)
         handles, labels = axes.get_legend_handles_labels()
         axes.legend(
             [handles[i] for i in places], [labels[i] for i in places], loc="upper left", bbox_to_anchor=(1.01, 1.0),
@@ -53,7 +53,7 @@ def draw_plot(plot: Plot) -> Figure:
 
 
 def style_of(label: str, taken: set[tuple[str, str]]) -> tuple[str, str]:
-    """The colour and the dash of a line: its method's own, or one that is not taken; of wrong labels dashed."""
+    """Colour and line style of a line: those of its method, or unused ones; lines for wrong labels are dashed."""
     method = label.split(",")[0].split(":")[0].strip()
     colour, dash = STYLES.get(method, SPARE[0])
     wanted = (colour, "--" if label.endswith(", wrong") else dash)
@@ -61,7 +61,9 @@ def style_of(label: str, taken: set[tuple[str, str]]) -> tuple[str, str]:
 
 
 def figure_files(plot: Plot) -> dict[str, bytes]:
-    """The plot as PNG and SVG, by ending; the same bytes for the same plot."""
+    """The plot as PNG and SVG, by file suffix; the same bytes for the same plot."""
+    import matplotlib
+
     figure = draw_plot(plot)
     with matplotlib.rc_context({"svg.hashsalt": "becausal", "svg.fonttype": "path"}):
         buffer = BytesIO()
@@ -69,7 +71,7 @@ def figure_files(plot: Plot) -> dict[str, bytes]:
     return {"png": png_bytes(figure), "svg": buffer.getvalue()}
 
 
-def _draw(axes: Axes, plot: Plot, line: Line, style: tuple[str, str], number: int) -> None:
+def _draw(axes: "Axes", plot: Plot, line: Line, style: tuple[str, str], number: int) -> None:
     colour, dash = style
     width = 2.4 if line.label == "causal" else 1.5
     front = 3.0 if line.label == "causal" else 2.0
@@ -92,7 +94,9 @@ def _draw(axes: Axes, plot: Plot, line: Line, style: tuple[str, str], number: in
             )  # fmt: skip
 
 
-def _dress(axes: Axes, plot: Plot) -> None:
+def _format_axes(axes: "Axes", plot: Plot) -> None:
+    from matplotlib.ticker import PercentFormatter
+
     axes.set_title(plot.title, loc="left", fontsize=11, color=INK, pad=10, parse_math=False)
     axes.set_xlabel(plot.x, fontsize=9, color=SOFT, parse_math=False)
     axes.set_ylabel(plot.y, fontsize=9, color=SOFT, parse_math=False)
@@ -114,8 +118,8 @@ def _dress(axes: Axes, plot: Plot) -> None:
         axes.set_xlim(xs[0], xs[-1])
 
 
-def _order(plot: Plot) -> list[int]:
-    """The legend's order: curves that rise early first, so that it reads as the image does."""
+def _legend_order(plot: Plot) -> list[int]:
+    """The order of the legend: higher curves first, as in the plot."""
     heights = [sum(line.y) / max(1, len(line.y)) for line in plot.lines]
     if plot.kind == "points":
         return list(range(len(heights)))

@@ -1,4 +1,4 @@
-"""The paper's main experiment: do explanations stay clear of a planted occluder, and how large are they?"""
+"""The main experiment of the paper: overlap with a planted occluder, and size of the explanations."""
 
 from collections.abc import Sequence
 
@@ -12,39 +12,39 @@ from becausal.bench.findings import (
     Grouping,
     Measure,
     Row,
-    answered,
+    cumulative_plot,
     measure_table,
     paired_table,
-    within_plot,
+    successful,
 )
-from becausal.bench.plan import Bench, Pool, Settings, Subject, plain_arms
-from becausal.bench.pools import judged, rightly_labelled, sift
+from becausal.bench.plan import Bench, ImageSelection, Settings, Subject, plain_arms
+from becausal.bench.selection import reject_mislabelled, select_evenly, unless_known
 from becausal.core.contracts import Classifier
 from becausal.core.errors import OptionError
 from becausal.core.metrics import iou, overlap, recall
 
 AREAS = ((0.01, "under 1 %"), (0.05, "1 to 5 %"), (0.1, "5 to 10 %"), (2.0, "over 10 %"))
 
-CLEAR = Measure("clear", Column("clear", "share", "high", "explanations without one pixel of the occluder"), True)
-OVERLAP = Measure("overlap", Column("on it", "share", "low", "share of the explanation that lies on the occluder"))
-COVERED = Measure("covered", Column("of it", "share", "low", "share of the occluder that the explanation shows"))
+CLEAR = Measure("clear", Column("clear", "share", "high", "explanations without any pixel of the occluder"), True)
+OVERLAP = Measure("overlap", Column("on occluder", "share", "low", "share of the explanation that lies on the occluder"))
+COVERED = Measure("covered", Column("of occluder", "share", "low", "share of the occluder that is in the explanation"))
 IOU = Measure("iou", Column("IoU", "share", "low", "intersection over union of explanation and occluder"))
 
 
-def collect(settings: Settings, classifier: Classifier) -> Pool:
-    """Images of the set whose label the model gives, with an occluder of at least 50 pixels of the view."""
+def select(settings: Settings, classifier: Classifier) -> ImageSelection:
+    """Images with a correct prediction and an occluder of at least 50 pixels in the view."""
     if settings.data is None:
         raise OptionError(
-            "the bench photobombing needs --data DIR: fetch the set with becausal data get photobombing, make one with "
-            "becausal data make photobombing, or take the bench scenes, which needs nothing"
+            "the bench photobombing needs --data DIR: download the dataset with becausal data get photobombing, make one "
+            "with becausal data make photobombing, or run the bench scenes, which needs no data"
         )
-    accept = rightly_labelled(classifier, least="occluder", pixels=SMALLEST)
-    return sift(read_photobombs(settings.data), judged(settings, accept), settings.limit)
+    reject = reject_mislabelled(classifier, mask="occluder", pixels=SMALLEST)
+    return select_evenly(read_photobombs(settings.data), unless_known(settings, reject), settings.limit)
 
 
 def measure(subject: Subject, explanation: Explanation, classifier: Classifier) -> Row:
-    """How the explanation lies to the occluder."""
-    occluder, visible = subject.truths["occluder"], explanation.visible
+    """Overlap of the explanation and the occluder."""
+    occluder, visible = subject.masks["occluder"], explanation.visible
     area = float(occluder.mean())
     return {
         "overlap": overlap(visible, occluder),
@@ -57,46 +57,46 @@ def measure(subject: Subject, explanation: Explanation, classifier: Classifier) 
 
 
 def summarise(rows: Sequence[Row]) -> Findings:
-    """Means for all methods, the two curves of the paper's figure, and the same by shape and by area."""
-    found = answered(rows)
+    """Means for all methods, by shape and by area, and the two curves of the figure in the paper."""
+    found = successful(rows)
     order = [name for _, name in AREAS]
     tables = [
         measure_table("methods", "All methods", found, (SIZE, CLEAR, OVERLAP, COVERED, IOU, CALLS)),
         paired_table(found, CLEAR),
         paired_table(found, SIZE),
         measure_table(
-            "shapes", "By the occluder's shape", found, (SIZE, CLEAR, OVERLAP), by=Grouping(("shape", "method")),
+            "shapes", "By shape of the occluder", found, (SIZE, CLEAR, OVERLAP), by=Grouping(("shape", "method")),
             order=lambda key: str(key[0]),
         ),
         measure_table(
-            "areas", "By the occluder's area", found, (SIZE, CLEAR, OVERLAP),
+            "areas", "By area of the occluder", found, (SIZE, CLEAR, OVERLAP),
             by=Grouping(("area_class", "method"), ("area", "method")), order=lambda key: order.index(key[0]),
         ),
     ]  # fmt: skip
     plots = (
-        within_plot(
+        cumulative_plot(
             "intersection",
             "Overlap with the occluder",
-            "at most this share of the occluder is shown",
+            "share of the occluder in the explanation, at most",
             found,
             "covered",
         ),
-        within_plot("size", "Size of the explanations", "at most this share of the view", found, "size"),
+        cumulative_plot("size", "Size of the explanations", "share of the view, at most", found, "size"),
     )
     return Findings(tuple(t for t in tables if t is not None), plots)
 
 
 BENCH = Bench(
     name="photobombing",
-    question="Do explanations stay clear of a planted occluder, and how small are they?",
-    paper="More than 60 % of the explanations of dc-causal clear of the occluder, 20 points ahead of the second best, RISE; "
-    "the smallest sizes of all tools.",
+    question="Do explanations avoid a planted occluder, and how small are they?",
+    paper="More than 60 % of the explanations of dc-causal avoid the occluder, 20 points more than those of RISE, the "
+    "second best; they are the smallest of all tools.",
     methods="all",
     limit=None,
-    collect=collect,
+    select=select,
     arms=plain_arms,
     measure=measure,
     summarise=summarise,
-    judge="overlap",
-    truth="occluder",
+    rank_by="overlap",
+    outline="occluder",
 )

@@ -1,9 +1,9 @@
-"""What a bench is made of: settings, the images it takes, what is asked of each, and what is measured."""
+"""The parts of a bench: settings, selected images, requests, measurements."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from becausal.api import Request
 from becausal.api.explanation import Explanation
@@ -11,42 +11,45 @@ from becausal.bench.datasets import Sample
 from becausal.bench.findings import Findings, Row
 from becausal.core.contracts import Classifier, Visible
 from becausal.core.errors import OptionError
+from becausal.core.request import parse_options
 from becausal.images.loading import InputImage, View
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """All that bears on the rows of a run.
+    """Everything besides the model that determines the rows of a run.
 
-    methods: names, or name:key=value:key=value with options. limit: how many images at most. grain: "default" is each
-    method's own way: causal minimises, maps are only cut off where the label holds; a number minimises all alike.
-    side: of the tiny images of the bench exact. known: the names of the images of a run that goes on, which need not be
-    judged again; the only field that has no bearing on the rows.
+    Attributes:
+        bench: Name of the bench.
+        methods: Names of methods, with options as name:key=value:key=value.
+        data: Folder of images, None without one.
+        limit: Maximum number of images, None for all.
+        request: What is asked of each explanation. Its method and options are replaced by each of `methods`. With the
+            default grain causal minimises its sets, and maps are cut off where the label is kept.
+        side: Side of the tiny images of the bench `exact`.
+        known: Names of the images of a run that is resumed, which are not filtered again. Does not affect the rows.
     """
 
     bench: str
     methods: tuple[str, ...]
     data: Path | None = None
     limit: int | None = None
-    seed: int = 0
-    fill: str = "grey"
-    grain: int | None | Literal["default"] = "default"
-    max_calls: int | None = None
+    request: Request = field(default_factory=Request)
     side: int = 4
     known: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
             raise OptionError(f"limit must be at least 1, not {self.limit}")
-        if self.seed < 0:
-            raise OptionError(f"a seed must be 0 or more, not {self.seed}")
+        if self.request.seed < 0:
+            raise OptionError(f"seed must be 0 or more, not {self.request.seed}")
         if self.side not in (2, 3, 4):
-            raise OptionError(f"side must be 2, 3 or 4: all subsets of its square are asked, not {self.side}")
+            raise OptionError(f"side must be 2, 3 or 4, since every subset of its pixels is evaluated, not {self.side}")
 
 
 @dataclass(frozen=True)
-class Pool:
-    """The images of a run, and how many were left out for which reason."""
+class ImageSelection:
+    """The images of a run, and the number of excluded images by reason."""
 
     samples: tuple[Sample, ...]
     left_out: Mapping[str, int] = field(default_factory=dict)
@@ -54,7 +57,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Arm:
-    """What is asked of every image: a method under one request. tags tell arms of one method apart."""
+    """A method with one request, applied to every image; `tags` distinguish arms of the same method."""
 
     method: str
     request: Request
@@ -63,27 +66,41 @@ class Arm:
 
 @dataclass(frozen=True)
 class Subject:
-    """An image as it is explained: the sample, its image, its view, and its truths over the view's grid."""
+    """A sample that has been read: its image, its view, and its ground-truth masks on the grid of the view."""
 
     sample: Sample
-    picture: InputImage
+    image: InputImage
     view: View
-    truths: Mapping[str, Visible]
+    masks: Mapping[str, Visible]
 
 
-TAGS = ("fill", "seed", "by", "step")  # the keys by which arms of one method may differ
-Measuring = Callable[[Subject, Explanation, Classifier], Row]
-Performing = Callable[[Arm, Sequence[Sample], Classifier, Settings], Iterator[tuple[Sample, Row]]]
+TAGS = ("fill", "seed", "by", "step")  # the keys in which arms of the same method may differ
+MeasureExplanation = Callable[[Subject, Explanation, Classifier], Row]
+RunArm = Callable[[Arm, Sequence[Sample], Classifier, Settings], Iterator[tuple[Sample, Row]]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
     """An experiment.
 
-    question: what it measures, in a line. paper: what the paper reports of it. methods: the default, "all" or names.
-    limit: images by default, None for all. judge: the column by which best and worst images are told, low is best
-    where `low`. truth: the set drawn over images. measure: what to note of an explanation; perform: does an arm in its
-    own way instead. images: which rows to draw, instead of the best and the worst.
+    Attributes:
+        name: Its name.
+        question: What it measures, as a question.
+        paper: What the paper reports about it.
+        methods: Default methods: "all", or names separated by commas.
+        limit: Default maximum number of images, None for all.
+        select: Chooses the images.
+        arms: What is computed for every image.
+        summarise: Makes tables and plots from the rows.
+        postprocess: Adds values that depend on several rows.
+        measure: What to record about an explanation.
+        run_arm: Computes the rows of an arm itself, instead of explaining the images with the model.
+        rank_by: The value that ranks images from best to worst.
+        lower_is_better: Whether low values of it are better.
+        outline: The ground-truth mask that is outlined in the drawn images.
+        choose_steps: Chooses rows to draw, instead of the best and the worst images.
+        sets: Options of a request that the bench sets itself; a request that sets them is refused.
+        takes: The only options of a request that have a meaning here; None for all.
     """
 
     name: str
@@ -91,16 +108,34 @@ class Bench:
     paper: str
     methods: str
     limit: int | None
-    collect: Callable[[Settings, Classifier], Pool]
+    select: Callable[[Settings, Classifier], ImageSelection]
     arms: Callable[[Settings], list[Arm]]
     summarise: Callable[[Sequence[Row]], Findings]
-    complete: Callable[[list[Row]], list[Row]] = lambda rows: rows
-    measure: Measuring | None = None
-    judge: str = "size"
-    low: bool = True
-    truth: str | None = None
-    perform: Performing | None = None
-    pictures: Callable[[Sequence[Row]], list[dict[str, Any]]] | None = None
+    postprocess: Callable[[list[Row]], list[Row]] = lambda rows: rows
+    measure: MeasureExplanation | None = None
+    run_arm: RunArm | None = None
+    rank_by: str = "size"
+    lower_is_better: bool = True
+    outline: str | None = None
+    choose_steps: Callable[[Sequence[Row]], list[dict[str, Any]]] | None = None
+    sets: tuple[str, ...] = ()
+    takes: tuple[str, ...] | None = None
+
+    def check_request(self, request: Request) -> None:
+        """Refuse a request with options that would have no effect.
+
+        Raises:
+            OptionError: It has such an option.
+        """
+        for changed in (f.name for f in fields(request) if getattr(request, f.name) != f.default):
+            if changed in ("method", "options"):
+                raise OptionError(
+                    f"a bench runs several methods: give methods='name:key=value', not {changed} in the request"
+                )
+            if changed in self.sets:
+                raise OptionError(f"the bench {self.name} sets {changed} itself: leave it out")
+            if self.takes is not None and changed not in self.takes:
+                raise OptionError(f"the bench {self.name} has no use for {changed}: leave it out")
 
 
 def plain_arms(settings: Settings) -> list[Arm]:
@@ -108,41 +143,27 @@ def plain_arms(settings: Settings) -> list[Arm]:
     return [Arm(method, make_request(settings, method)) for method in settings.methods]
 
 
-def make_request(
-    settings: Settings,
-    method: str,
-    *,
-    options: Mapping[str, Any] | None = None,
-    fill: str | None = None,
-    seed: int | None = None,
-    max_calls: int | None = None,
-) -> Request:
-    """The request of a method written as name:key=value; what else is given goes before the settings."""
+def make_request(settings: Settings, method: str, *, options: Mapping[str, Any] | None = None, **changes: Any) -> Request:
+    """The request for a method written as name:key=value; `options` and `changes` take precedence over the settings."""
     name, own = split_method(method)
-    return Request(
-        method=name,
-        options=own | dict(options or {}),
-        fills=(settings.fill if fill is None else fill,),
-        grain=settings.grain,
-        seed=settings.seed if seed is None else seed,
-        max_calls=settings.max_calls if max_calls is None else max_calls,
-    )
+    return replace(settings.request, method=name, options=own | dict(options or {}), **changes)
 
 
 def split_method(text: str) -> tuple[str, dict[str, Any]]:
-    """The name and the options of a method as the command line writes it. Raises OptionError."""
+    """The name and the options of a method written as name:key=value:key=value.
+
+    Raises:
+        OptionError: An option is not written as key=value.
+    """
     name, *pairs = text.split(":")
-    options = {}
-    for pair in pairs:
-        key, sign, value = pair.partition("=")
-        if not sign:
-            raise OptionError(f"a method with options is written name:key=value, not {text!r}")
-        options[key.strip().replace("-", "_")] = value.strip()
-    return name, options
+    try:
+        return name, parse_options(pairs)
+    except OptionError:
+        raise OptionError(f"a method with options is written name:key=value, not {text!r}") from None
 
 
 def common_row(explanation: Explanation) -> Row:
-    """What every bench notes of an explanation."""
+    """What every bench records about an explanation."""
     return {
         "label": explanation.label_id,
         "size": _rounded(explanation.size),
@@ -158,7 +179,7 @@ def common_row(explanation: Explanation) -> Row:
 
 
 def rounded(row: Row) -> Row:
-    """Floats with six digits, NaN as None."""
+    """The row with floats rounded to six digits, and None for NaN."""
     return {key: _rounded(value) if isinstance(value, float) else value for key, value in row.items()}
 
 

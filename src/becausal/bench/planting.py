@@ -1,4 +1,4 @@
-"""Planting photobombers, or a roaming object, into images, with every planted pixel recorded."""
+"""Datasets made by planting occluders, or a roaming object, into images; every planted pixel is recorded."""
 
 import json
 import shutil
@@ -12,30 +12,35 @@ import numpy as np
 from PIL import Image
 
 from becausal.api import classify
-from becausal.bench.datasets import BOMB_FOLDER, PHOTOBOMBS, SHAPES, read_pictures
+from becausal.bench.datasets import BOMB_FOLDER, PHOTOBOMBS, SHAPES, read_images
 from becausal.bench.shapes import Box, Cutout, bounds, draw_shape, draw_texture, paste, read_boxes, read_cutout
 from becausal.core.contracts import Classifier, Pixels, Visible
 from becausal.core.errors import ImageError, OptionError, OutputError
+from becausal.core.text import one_line
 from becausal.images.fills import make_background
 from becausal.images.loading import load_image
 from becausal.models import find_label
 
-PAINTS = ("texture", "cutout")  # besides colours
-TRIES = 4  # places tried in an image until its label stays
-LONGEST = 512  # pixels of an image's short side: larger ones are made smaller first
+PAINTS = ("texture", "cutout")  # in addition to colours
+TRIES = 4  # positions tried in an image until it keeps its label
+LONGEST = 512  # pixels of the short side; larger images are downsampled first
 ROAMING_LIST, ROAMING_FOLDER = "roaming_groundtruth.csv", "roaming_images"
-UNREADABLE, LOST, UNSEEN = "the image cannot be read", "the label is lost", "the model does not see the object"
+UNREADABLE, LOST = "the image cannot be read", "the label is lost"
+NOT_RECOGNISED = "the model does not recognise the object"
 
-Watch = Callable[[int, int], None]  # (images done, images in all)
+Watch = Callable[[int, int], None]  # (images done, images in total)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planting:
-    """How photobombers look.
+    """The appearance of planted occluders.
 
-    shapes: of them one is drawn each time. paint: a colour as a fill names it, "texture" for stripes, checks or spots in
-    two random colours, "cutout" for pieces of other images; where those have transparency, their own outline is the
-    shape. area: the least and the largest share of the image. seed: same seed, same images.
+    Attributes:
+        shapes: Shapes to choose from.
+        paint: A colour as in a fill, "texture" for stripes, checks or spots in two random colours, or "cutout" for pieces
+            of other images, which keep their outline if they have transparency.
+        area: Smallest and largest share of the image.
+        seed: Same seed, same images.
     """
 
     shapes: tuple[str, ...] = SHAPES
@@ -46,19 +51,19 @@ class Planting:
     def __post_init__(self) -> None:
         unknown = [shape for shape in self.shapes if shape not in SHAPES]
         if unknown or not self.shapes:
-            raise OptionError(f"unknown shape {', '.join(unknown) or 'none'}: take some of {', '.join(SHAPES)}")
+            raise OptionError(f"unknown shape {', '.join(unknown) or 'none'}: choose from {', '.join(SHAPES)}")
         low, high = self.area
         if not 0.0 < low <= high <= 0.9:
-            raise OptionError(f"an area is a range of shares of the image, 0 < low <= high <= 0.9, not {low}:{high}")
+            raise OptionError(f"the area is a range of shares of the image with 0 < low <= high <= 0.9, not {low}:{high}")
         if self.seed < 0:
-            raise OptionError(f"a seed must be 0 or more, not {self.seed}")
+            raise OptionError(f"seed must be 0 or more, not {self.seed}")
         if self.paint not in PAINTS:
             make_background(self.paint, np.zeros((4, 4, 3), np.uint8), rng=np.random.default_rng(0))
 
 
 @dataclass(frozen=True)
-class Made:
-    """What was made: the folder, how many images, and how many were left out for which reason."""
+class CreatedDataset:
+    """A dataset that was written: its folder, the number of images, and the number of excluded images by reason."""
 
     folder: Path
     count: int
@@ -66,15 +71,15 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """An image with something planted, (h, w, 3), the planted pixels, (h, w), and its line of the list, less the name."""
+class PlantedImage:
+    """An image with planted pixels, (h, w, 3), their mask, (h, w), and its line in the list without the name."""
 
     pixels: Pixels
     mask: Visible
     line: str
 
 
-Draw = Callable[[Pixels, str, float, np.random.Generator], Drawn | None]  # the image, its name, how much it was shrunk
+Draw = Callable[[Pixels, str, float, np.random.Generator], PlantedImage | None]  # (pixels, name, scale, rng)
 
 
 def make_photobombs(
@@ -86,35 +91,48 @@ def make_photobombs(
     cutouts: Path | None = None,
     boxes: Path | None = None,
     watch: Watch | None = None,
-) -> Made:
-    """Plant a photobomber into each image of a folder and keep those whose label the model still gives.
+) -> CreatedDataset:
+    """Plant an occluder into each image of a folder and keep the images that keep their predicted label.
 
-    The label is the one the model gives without the photobomber. cutouts: a folder of images to cut pieces from; the
-    images themselves by default. boxes: a file with lines `name x0 y0 x1 y1`, in pixels of the image; the
-    photobomber's middle then lies in the box. Writes the published layout, and masks/ with the planted pixels.
+    Writes the published layout, and `masks/` with the planted pixels.
+
+    Args:
+        images: Folder of images.
+        classifier: The model.
+        out: New or empty folder to write to.
+        planting: Appearance of the occluders.
+        cutouts: Folder of images to cut pieces from; by default the images themselves.
+        boxes: File with lines `name x0 y0 x1 y1` in pixels of the image; the occluder is then centred in the box.
+        watch: Called with the number of images done and in total.
+
+    Raises:
+        OptionError: No image keeps its label, or a file cannot be read.
+        OutputError: The folder is not empty, or cannot be written to.
     """
     places = {} if boxes is None else read_boxes(boxes)
-    others = [images / s.name for s in read_pictures(images)] if cutouts is None else _cutout_files(cutouts)
+    others = [images / s.name for s in read_images(images)] if cutouts is None else _cutout_files(cutouts)
 
-    def draw(pixels: Pixels, name: str, share: float, rng: np.random.Generator) -> Drawn | None:
+    def draw(pixels: Pixels, name: str, share: float, rng: np.random.Generator) -> PlantedImage | None:
         label = classify(pixels, classifier, top=1)[0][0]
         box = None if name not in places else _scaled(places[name], share)
         for _ in range(TRIES):
-            mask, shape, paint = _photobomber(pixels, box, planting, others, rng)
+            mask, shape, paint = _draw_occluder(pixels, box, planting, others, rng)
             planted = np.where(mask[..., None], paint, pixels).astype(np.uint8)
             if classify(planted, classifier, top=1)[0][0] == label:
-                said = " ".join(classifier.info.name_of(label).split())
+                name_of_label = one_line(classifier.info.name_of(label))
                 r0, c0, r1, c1 = bounds(mask)
                 y0, x0, y1, x1 = box or (0, 0, 0, 0)
-                return Drawn(planted, mask, f"{r0}({x0}) {c0}({y0}) {r1}({x1}) {c1}({y1}) {label} {said}, {shape}")
+                return PlantedImage(
+                    planted, mask, f"{r0}({x0}) {c0}({y0}) {r1}({x1}) {c1}({y1}) {label} {name_of_label}, {shape}"
+                )
         return None
 
     about = {"kind": "photobombing", "model": classifier.info.spec, **asdict(planting)}
-    return _make(images, out, BOMB_FOLDER, PHOTOBOMBS, draw, about, LOST, planting.seed, watch)
+    return _write_dataset(images, out, BOMB_FOLDER, PHOTOBOMBS, draw, about, LOST, planting.seed, watch)
 
 
 def make_roaming(
-    thing: Path,
+    object_image: Path,
     images: Path,
     classifier: Classifier,
     out: Path,
@@ -123,49 +141,62 @@ def make_roaming(
     size: float = 0.44,
     seed: int = 0,
     watch: Watch | None = None,
-) -> Made:
-    """Paste an object, an image with transparency, somewhere on each image; keep those on which the model sees it.
+) -> CreatedDataset:
+    """Paste an object at a random position in each image and keep the images in which the model recognises it.
 
-    label: what the object is; by default what the model says of it alone on grey. size: its width as a share of the
-    image's short side.
+    Args:
+        object_image: Image of the object, with transparency.
+        images: Folder of images.
+        classifier: The model.
+        out: New or empty folder to write to.
+        label: Label of the object; by default the prediction for the object alone on grey.
+        size: Width of the object as a share of the short side of the image.
+        seed: Same seed, same images.
+        watch: Called with the number of images done and in total.
+
+    Raises:
+        OptionError: The model recognises the object in no image, or an argument is out of range.
+        OutputError: The folder is not empty, or cannot be written to.
     """
     if not 0.05 <= size <= 1.0:
-        raise OptionError(f"the size is a share of the image's short side, 0.05 to 1, not {size}")
+        raise OptionError(f"the size is a share of the short side of the image, 0.05 to 1, not {size}")
     if seed < 0:
-        raise OptionError(f"a seed must be 0 or more, not {seed}")
-    cutout = read_cutout(thing)
+        raise OptionError(f"seed must be 0 or more, not {seed}")
+    cutout = read_cutout(object_image)
     wanted = _label_of(cutout, classifier) if label is None else find_label(label, classifier.info.labels, None)
 
-    def draw(pixels: Pixels, name: str, share: float, rng: np.random.Generator) -> Drawn | None:
+    def draw(pixels: Pixels, name: str, share: float, rng: np.random.Generator) -> PlantedImage | None:
         planted, mask = paste(pixels, cutout, round(size * min(pixels.shape[:2])), rng)
         if classify(planted, classifier, top=1)[0][0] != wanted:
             return None
-        return Drawn(planted, mask, " ".join(str(n) for n in bounds(mask)))
+        return PlantedImage(planted, mask, " ".join(str(n) for n in bounds(mask)))
 
-    about = {"kind": "roaming", "model": classifier.info.spec, "label": wanted, "object": thing.name, "size": size}
-    return _make(images, out, ROAMING_FOLDER, ROAMING_LIST, draw, about | {"seed": seed}, UNSEEN, seed, watch)
+    about = {"kind": "roaming", "model": classifier.info.spec, "label": wanted, "object": object_image.name, "size": size}
+    return _write_dataset(
+        images, out, ROAMING_FOLDER, ROAMING_LIST, draw, about | {"seed": seed}, NOT_RECOGNISED, seed, watch
+    )
 
 
-def _make(
-    images: Path, out: Path, pictures: str, listing: str, draw: Draw, about: dict[str, Any], reason: str, seed: int,
+def _write_dataset(
+    images: Path, out: Path, subfolder: str, listing: str, draw: Draw, about: dict[str, Any], reason: str, seed: int,
     watch: Watch | None,
-) -> Made:  # fmt: skip
-    """Draw on every image and write what stands; the folder appears whole or not at all."""
-    samples = read_pictures(images)
+) -> CreatedDataset:  # fmt: skip
+    """Plant into every image and write the accepted ones; the folder appears complete or not at all."""
+    samples = read_images(images)
     lines: list[str] = []
     sources: dict[str, str] = {}
     left_out: dict[str, int] = {}
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise OutputError(f"cannot write to {out}: it is there already, and not empty")
+        raise OutputError(f"cannot write to {out}: it exists and is not empty")
     made = _new_folder(out)
     try:
-        for sub in (pictures, "masks"):
-            (made / sub).mkdir()
+        for name in (subfolder, "masks"):
+            (made / name).mkdir()
         for number, sample in enumerate(samples):
             if watch is not None:
                 watch(number, len(samples))
             try:
-                pixels, share = _smaller(load_image(images / sample.name).pixels)
+                pixels, share = _downsample(load_image(images / sample.name).pixels)
                 drawn = draw(pixels, sample.name, share, np.random.default_rng([seed, number]))
             except ImageError:
                 left_out[UNREADABLE] = left_out.get(UNREADABLE, 0) + 1
@@ -174,13 +205,13 @@ def _make(
                 left_out[reason] = left_out.get(reason, 0) + 1
                 continue
             name = f"{len(lines)}.png"
-            Image.fromarray(drawn.pixels).save(made / pictures / name)
+            Image.fromarray(drawn.pixels).save(made / subfolder / name)
             Image.fromarray(drawn.mask.astype(np.uint8) * np.uint8(255)).save(made / "masks" / name)
             lines.append(f"{name} {drawn.line}\n")
             sources[name] = sample.name
         if not lines:
             reasons = "; ".join(f"{why}: {count}" for why, count in left_out.items())
-            raise OptionError(f"of {len(samples):,} images none can be used ({reasons})")
+            raise OptionError(f"none of {len(samples):,} images can be used ({reasons})")
         (made / listing).write_text("".join(lines), encoding="utf-8")
         text = json.dumps(about | {"sources": sources}, indent=2)
         (made / "dataset.json").write_text(text + "\n", encoding="utf-8")
@@ -190,7 +221,7 @@ def _make(
         raise OutputError(f"cannot write to {out}: {error.strerror or error}") from None
     finally:
         shutil.rmtree(made, ignore_errors=True)
-    return Made(out, len(lines), left_out)
+    return CreatedDataset(out, len(lines), left_out)
 
 
 def _new_folder(out: Path) -> Path:
@@ -206,10 +237,10 @@ def _scaled(box: Box, share: float) -> Box:
     return r0, c0, r1, c1
 
 
-def _smaller(pixels: Pixels) -> tuple[Pixels, float]:
-    """The image, small enough, and the share of its sides that is left."""
+def _downsample(pixels: Pixels) -> tuple[Pixels, float]:
+    """The image, downsampled if it is large, and the scale."""
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[-1] != 3:
-        raise ImageError("only images can be planted into")
+        raise ImageError("only RGB images can be used")
     h, w = pixels.shape[:2]
     if min(h, w) <= LONGEST:
         return pixels, 1.0
@@ -218,10 +249,10 @@ def _smaller(pixels: Pixels) -> tuple[Pixels, float]:
     return np.asarray(smaller), share
 
 
-def _photobomber(
+def _draw_occluder(
     pixels: Pixels, box: Box | None, planting: Planting, others: list[Path], rng: np.random.Generator
 ) -> tuple[Visible, str, Pixels]:
-    """Where it lies, (h, w), what it is called, and a whole image of its colours."""
+    """The mask of an occluder, (h, w), its shape, and its colours, (h, w, 3)."""
     h, w = pixels.shape[:2]
     area = rng.uniform(*planting.area) * h * w
     if planting.paint == "cutout":
@@ -241,11 +272,11 @@ def _photobomber(
 
 
 def _cutout_files(folder: Path) -> list[Path]:
-    return [folder / sample.name for sample in read_pictures(folder)]
+    return [folder / sample.name for sample in read_images(folder)]
 
 
 def _label_of(cutout: Cutout, classifier: Classifier) -> int:
-    """What the model says of the object alone, on grey."""
+    """The predicted label of the object alone, on grey."""
     colours, alpha = cutout
     side = max(colours.shape[:2])
     canvas = np.full((side, side, 3), 128, np.uint8)

@@ -1,4 +1,4 @@
-"""Shapes, textures and cut-outs to be planted into images, and boxes to plant them in."""
+"""Shapes, textures and cutouts that are planted into images, and boxes for their positions."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ Cutout = tuple[NDArray[np.uint8], NDArray[np.uint8]]  # (h, w, 3) colours and (h
 
 
 def draw_shape(grid: tuple[int, int], shape: str, area: float, rng: np.random.Generator, box: Box | None = None) -> Visible:
-    """A shape of about this area in pixels, its middle in the box, or anywhere as long as it is all in the image."""
+    """A mask of about this area in pixels, centred in the box or, without one, anywhere inside the image."""
     h, w = grid
     aspect = 1.0 if shape in ("box", "disk") else float(np.exp(rng.uniform(-0.7, 0.7)))
     round_ones = 4 / np.pi if shape in ("ellipse", "disk") else 1.0
@@ -48,7 +48,11 @@ def draw_texture(grid: tuple[int, int], rng: np.random.Generator) -> NDArray[np.
 
 
 def read_cutout(path: Path) -> Cutout:
-    """An image's colours and its opacity, 255 where it has no transparency. Raises ImageError."""
+    """The colours and the alpha channel of an image; 255 if it has no transparency.
+
+    Raises:
+        ImageError: It cannot be read.
+    """
     try:
         with Image.open(path) as image:
             whole = np.asarray(image.convert("RGBA"))
@@ -62,9 +66,10 @@ def read_cutout(path: Path) -> Cutout:
 def paste(
     pixels: Pixels, cutout: Cutout, width: int, rng: np.random.Generator, *, box: Box | None = None
 ) -> tuple[Pixels, Visible]:
-    """The cutout, this wide, somewhere on the image, its middle in the box where one is given; what is half opaque counts.
+    """Paste a cutout of this width at a random position, centred in the box if there is one.
 
-    Returns the new image and the planted pixels, (h, w).
+    Returns:
+        The new image, and the mask of the pasted pixels, (h, w), which are at least half opaque.
     """
     h, w = pixels.shape[:2]
     tall = max(1, round(width * cutout[1].shape[0] / cutout[1].shape[1]))
@@ -88,7 +93,7 @@ def paste(
 
 
 def bounds(mask: Visible) -> Box:
-    """The box around a set: r0, c0, r1, c1, the last two exclusive; all 0 for an empty one."""
+    """The bounding box of a mask: r0, c0, r1, c1, the last two exclusive; all 0 for an empty mask."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     if not len(rows):
         return (0, 0, 0, 0)
@@ -96,7 +101,11 @@ def bounds(mask: Visible) -> Box:
 
 
 def read_boxes(path: Path) -> dict[str, Box]:
-    """The boxes of objects by image, from lines `name x0 y0 x1 y1` with blanks or commas between. Raises OptionError."""
+    """The boxes of objects by image, from lines `name x0 y0 x1 y1` separated by spaces or commas.
+
+    Raises:
+        OptionError: The file cannot be read.
+    """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -109,6 +118,6 @@ def read_boxes(path: Path) -> dict[str, Box]:
         try:
             name, (x0, y0, x1, y1) = parts[0], (int(float(part)) for part in parts[1:])
         except ValueError:
-            raise OptionError(f"a line of boxes reads name x0 y0 x1 y1, not {line[:80]!r}") from None
+            raise OptionError(f"a line with a box has the form name x0 y0 x1 y1, not {line[:80]!r}") from None
         found[name] = (y0, x0, y1, x1)
     return found

@@ -1,4 +1,4 @@
-"""How sure a number is: bootstrap intervals, paired comparisons, shares within a bound. Pure and seeded."""
+"""Bootstrap intervals, paired comparisons and cumulative shares; deterministic for a seed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 RESAMPLES = 2000
 FLIPS = 10_000
 LEVEL = 0.95
-_Z = 1.959963984540054  # the normal quantile that leaves 2.5 % above
+_Z = 1.959963984540054  # the 97.5 % quantile of the normal distribution
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean or a share of n values, with a 95 % interval; NaN without values."""
+    """The mean of n values, or a share, with a 95 % interval; NaN without values."""
 
     mean: float
     low: float
@@ -24,9 +24,14 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Difference:
-    """One method less another on the images both have: the mean difference, who is lower how often, and p.
+    """One method minus another on the images that both explained.
 
-    p: how often a mean difference as large would come about if the sign of each were tossed.
+    Attributes:
+        difference: The mean difference.
+        lower: Number of images on which the first method is lower.
+        higher: Number of images on which it is higher.
+        equal: Number of images on which both are equal.
+        p: Probability of a mean difference at least as large if the sign of each difference were random.
     """
 
     difference: Estimate
@@ -37,7 +42,7 @@ class Difference:
 
 
 def estimate(values: Sequence[float], *, seed: int = 0) -> Estimate:
-    """The mean of values and its bootstrap interval (percentiles of the means of resampled values)."""
+    """The mean of values and its percentile bootstrap interval."""
     data = _clean(values)
     if not len(data):
         return Estimate(float("nan"), float("nan"), float("nan"), 0)
@@ -46,21 +51,21 @@ def estimate(values: Sequence[float], *, seed: int = 0) -> Estimate:
 
 
 def estimate_share(flags: Sequence[float], *, seed: int = 0) -> Estimate:
-    """A share of yes-or-no values and its interval.
+    """The share of flags (0 or 1) that are 1, and its interval.
 
-    By bootstrap; where all are yes, or all no, resampling them says nothing, and Wilson's interval is given instead.
+    The interval is a bootstrap interval or, where all flags are equal and resampling gives no interval, Wilson's.
     """
     data = _clean(flags)
     found = estimate(flags, seed=seed)
     if not len(data) or data.min() != data.max() or data[0] not in (0.0, 1.0):
         return found
     n, p = len(data), float(data.mean())
-    far = _Z**2 / (n + _Z**2)  # Wilson's bound on the far side; the near one is the share itself
-    return Estimate(p, 1.0 - far, 1.0, n) if p == 1.0 else Estimate(p, 0.0, far, n)
+    width = _Z**2 / (n + _Z**2)  # of Wilson's interval; its other bound is the share itself
+    return Estimate(p, 1.0 - width, 1.0, n) if p == 1.0 else Estimate(p, 0.0, width, n)
 
 
 def compare_paired(one: Mapping[str, float], other: Mapping[str, float], *, seed: int = 0) -> Difference:
-    """`one` less `other`, value by value, over the names both have."""
+    """`one` minus `other`, value by value, over their common names."""
     names = sorted(one.keys() & other.keys())
     gaps = _clean([one[name] - other[name] for name in names])
     lower, higher = int((gaps < 0).sum()), int((gaps > 0).sum())
@@ -68,7 +73,7 @@ def compare_paired(one: Mapping[str, float], other: Mapping[str, float], *, seed
 
 
 def difference_of_means(one: Sequence[float], other: Sequence[float], *, seed: int = 0) -> Estimate:
-    """The mean of one group less that of another, with the bootstrap interval; n is that of the smaller group."""
+    """The mean of one group minus that of another, with a bootstrap interval; n is the size of the smaller group."""
     a, b = _clean(one), _clean(other)
     if not len(a) or not len(b):
         return Estimate(float("nan"), float("nan"), float("nan"), 0)
@@ -77,8 +82,8 @@ def difference_of_means(one: Sequence[float], other: Sequence[float], *, seed: i
     return Estimate(float(a.mean() - b.mean()), low, high, min(len(a), len(b)))
 
 
-def adjust(ps: Sequence[float]) -> list[float]:
-    """Holm's correction: the p values of several comparisons made at once, in the order given."""
+def holm_adjust(ps: Sequence[float]) -> list[float]:
+    """p values of several comparisons with Holm's correction, in the order given."""
     out = [float("nan")] * len(ps)
     known = sorted((p, i) for i, p in enumerate(ps) if p == p)
     largest = 0.0
@@ -88,8 +93,8 @@ def adjust(ps: Sequence[float]) -> list[float]:
     return out
 
 
-def share_within(values: Sequence[float], bounds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """For each bound the share of values that are at most that large, (bounds,)."""
+def cumulative_share(values: Sequence[float], bounds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """For each bound the share of values that do not exceed it, (bounds,)."""
     data = np.sort(_clean(values))
     return np.searchsorted(data, bounds + 1e-12, side="right") / max(1, len(data))
 
@@ -114,5 +119,5 @@ def _sign_flip(gaps: NDArray[np.float64], seed: int) -> float:
         return float("nan")
     rng = np.random.default_rng(seed)
     signs = rng.integers(0, 2, (FLIPS, len(gaps)), dtype=np.int8) * 2 - 1
-    tossed = np.abs((signs * gaps).mean(axis=1))
-    return float((1 + (tossed >= abs(gaps.mean()) - 1e-12).sum()) / (FLIPS + 1))
+    flipped = np.abs((signs * gaps).mean(axis=1))
+    return float((1 + (flipped >= abs(gaps.mean()) - 1e-12).sum()) / (FLIPS + 1))

@@ -1,7 +1,7 @@
-"""Classifiers of tiny images, small enough that every subset of pixels can be asked: random, trained, or the model itself.
+"""Classifiers of tiny images, for which all subsets of pixels can be evaluated: random, trained, or the model itself.
 
-Each is given as what it says to all subsets of one image's n pixels: `answers`, (2^n, classes) probabilities, row m for
-the subset with pixel i where bit i of m is set, as in `becausal.methods.causal.exact`.
+Each is represented by its scores for all subsets of the n pixels of one image, (2^n, classes) probabilities; row m is for
+the subset that contains pixel i if bit i of m is set, as in `becausal.methods.causal.exact`.
 """
 
 import numpy as np
@@ -12,49 +12,49 @@ from becausal.methods.causal.exact import Table, all_visible
 
 HIDDEN_UNITS = 24
 PATTERNS = 4
-CLASSES = PATTERNS + 1  # the last is "nothing"
+CLASSES = PATTERNS + 1  # the last one is "nothing"
 BACKGROUND = 0.5
-LEAST = 0.45  # a training image that shows a smaller share of its pixels counts as nothing
+LEAST = 0.45  # training images with a smaller share of visible pixels are labelled "nothing"
 
 Floats = NDArray[np.float64]
 Weights = tuple[Floats, Floats, Floats]  # inner (n, hidden), outer (hidden, classes), bias (classes,)
 
 
-def random_answers(side: int, rng: np.random.Generator) -> Scores:
-    """A random image under a network of random weights; a bias against its label makes single pixels seldom enough."""
-    picture = rng.random((side, side))
+def random_scores(side: int, rng: np.random.Generator) -> Scores:
+    """A random image and a network with random weights; a bias against its label makes single pixels rarely sufficient."""
+    image = rng.random((side, side))
     inner, outer = rng.normal(size=(side * side, HIDDEN_UNITS)), rng.normal(size=(HIDDEN_UNITS, CLASSES))
-    logits = forward(_mutants(picture), (inner, outer, np.zeros(CLASSES)))
+    logits = forward(_mutants(image), (inner, outer, np.zeros(CLASSES)))
     second, first = np.sort(logits[-1])[-2:]
     logits[:, logits[-1].argmax()] -= rng.uniform(0.3, 0.9) * (first - second)
     return _softmax(logits)
 
 
-def trained_answers(side: int, network: np.random.Generator, picture: np.random.Generator) -> Scores:
-    """An image that a trained network gets right. network, image: where either comes from."""
+def trained_scores(side: int, network: np.random.Generator, image: np.random.Generator) -> Scores:
+    """An image with a correct prediction by a trained network; each has its own random numbers."""
     patterns = network.random((PATTERNS, side * side)) < 0.4
     weights = train(patterns, network)
     while True:
-        label = picture.integers(PATTERNS, size=1)
-        pixels = draw_patterns(patterns[label], picture)
+        label = image.integers(PATTERNS, size=1)
+        pixels = draw_patterns(patterns[label], image)
         if forward(pixels, weights).argmax() == label[0]:
             return _softmax(forward(_mutants(pixels.reshape(side, side)), weights))
 
 
 def draw_patterns(patterns: NDArray[np.bool_], rng: np.random.Generator) -> Floats:
-    """Noisy images of patterns, some of their pixels lost, (m, n)."""
+    """Noisy images of patterns with some pixels missing, (m, n)."""
     shown = patterns & (rng.random(patterns.shape) > 0.1)
     return np.clip(np.where(shown, 0.85, 0.15) + rng.normal(0, 0.1, patterns.shape), 0.0, 1.0)
 
 
 def forward(pixels: Floats, weights: Weights) -> Floats:
-    """The logits of images (m, n), (m, classes)."""
+    """The logits, (m, classes), of images, (m, n)."""
     inner, outer, bias = weights
     return np.asarray(np.maximum((pixels - BACKGROUND) @ inner, 0.0) @ outer + bias, np.float64)
 
 
 def train(patterns: NDArray[np.bool_], rng: np.random.Generator, *, steps: int = 600, batch: int = 64) -> Weights:
-    """A network of one hidden layer, fitted by gradient descent to noisy images of patterns, partly hidden."""
+    """A network with one hidden layer, trained by gradient descent on noisy, partly masked images of patterns."""
     n = patterns.shape[1]
     inner = rng.normal(size=(n, HIDDEN_UNITS)) * np.sqrt(2 / n)
     outer = rng.normal(size=(HIDDEN_UNITS, CLASSES)) * np.sqrt(1 / HIDDEN_UNITS)
@@ -72,54 +72,54 @@ def train(patterns: NDArray[np.bool_], rng: np.random.Generator, *, steps: int =
     return inner, outer, bias
 
 
-def model_answers(view: Pixels, background: Pixels, side: int, classifier: Classifier) -> Scores:
-    """The model itself on side × side blocks of a view; labels count as certain."""
+def model_scores(view: Pixels, background: Pixels, side: int, classifier: Classifier) -> Scores:
+    """The model itself on side × side blocks of a view; a label counts as probability 1."""
     from becausal.engine.engine import Engine
 
     h, w = view.shape[:2]
     down, across = np.arange(h) * side // h, np.arange(w) * side // w
-    engine, found = Engine(classifier), []
+    engine, parts = Engine(classifier), []
     subsets: Visible = all_visible((side, side))
     for start in range(0, len(subsets), 1024):
         shown = subsets[start : start + 1024][:, down][:, :, across]  # (m, h, w)
-        found.append(engine.ask_plainly(view, background, shown))
-    answers = np.concatenate(found)
-    if answers.ndim == 1:
-        answers = np.equal.outer(answers, np.unique(answers))
-    return answers.astype(np.float32)
+        parts.append(engine.evaluate(view, background, shown))
+    scores = np.concatenate(parts)
+    if scores.ndim == 1:
+        scores = np.equal.outer(scores, np.unique(scores))
+    return scores.astype(np.float32)
 
 
-def table_of(answers: Scores) -> Table:
-    """Whether the label of the whole image is on top, for every subset."""
-    labels = answers.argmax(axis=1)
+def label_table(scores: Scores) -> Table:
+    """For every subset, whether the top label is that of the whole image."""
+    labels = scores.argmax(axis=1)
     return np.asarray(labels == labels[-1], bool)
 
 
 def exact_responsibilities(holds: Table) -> Floats:
-    """Definition 2 for every pixel, (n,), as `becausal.methods.causal.exact.responsibilities` and much faster.
+    """The responsibility of every pixel by definition 2, (n,), as in `becausal.methods.causal.exact`, but much faster.
 
-    A witness keeps the target with all its subsets hidden: that is passed up from smaller sets to larger ones.
+    The target must hold when any subset of a witness is masked; this is propagated from smaller sets to larger ones.
     """
     n = (len(holds) - 1).bit_length()
     everything = len(holds) - 1
-    hidden = np.arange(len(holds))
-    keeps = holds[everything & ~hidden].copy()
+    masked = np.arange(len(holds))
+    keeps = holds[everything & ~masked].copy()
     for bit in range(n):
-        has = (hidden >> bit & 1).astype(bool)
-        keeps[has] &= keeps[hidden[has] & ~(1 << bit)]
-    sizes = np.array([int(m).bit_count() for m in hidden])
+        has = (masked >> bit & 1).astype(bool)
+        keeps[has] &= keeps[masked[has] & ~(1 << bit)]
+    sizes = np.array([int(m).bit_count() for m in masked])
     out = np.zeros(n)
     for pixel in range(n):
-        is_witness = keeps & ~(hidden >> pixel & 1).astype(bool) & ~holds[everything & ~(hidden | 1 << pixel)]
+        is_witness = keeps & ~(masked >> pixel & 1).astype(bool) & ~holds[everything & ~(masked | 1 << pixel)]
         if is_witness.any():
             out[pixel] = 1.0 / (int(sizes[is_witness].min()) + 1)
     return out
 
 
-def _mutants(picture: Floats) -> Floats:
-    """All mutants of an image (side, side), as rows of pixels, (2^n, n)."""
-    visible = all_visible(picture.shape).reshape(-1, picture.size)
-    return np.where(visible, picture.ravel(), BACKGROUND)
+def _mutants(image: Floats) -> Floats:
+    """All mutants of an image, (side, side), as rows of pixels, (2^n, n)."""
+    visible = all_visible(image.shape).reshape(-1, image.size)
+    return np.where(visible, image.ravel(), BACKGROUND)
 
 
 def _softmax(logits: Floats) -> Scores:

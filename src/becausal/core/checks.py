@@ -14,10 +14,10 @@ from becausal.core.searches import contrastive
 class Checks:
     """The claims about one explanation E, each of them asked of the classifier.
 
-    sufficient: E alone, all else hidden, keeps the target. confidence: the label's probability then (NaN without
-    scores). necessary: hiding E, all else shown, loses the target; None where it was not asked. minimal_grain: the side
-    of the cells, in pixels, of which none can be removed from E; None where that is not so or was not asked. cells: how
-    many removals that took.
+    sufficient: E alone, all else masked, keeps the target. confidence: the label's probability then (NaN without
+    scores). necessary: masking E, all else shown, loses the target; None where it was not evaluated. minimal_grain: the side
+    of the cells, in pixels, of which none can be removed from E; None where that does not hold or was not evaluated.
+    cells: how many cells E has, each of which was removed in turn.
     """
 
     sufficient: bool
@@ -70,7 +70,7 @@ def _ask_once(wave: Visible) -> Search[Answers]:
 
 
 def compare(stated: Checks, found: Checks, *, tolerance: float = 1e-3) -> list[Claim]:
-    """The stated claims beside what was found when they were asked again."""
+    """The stated claims next to what was found when they were asked again."""
 
     def say(value: bool | None) -> str:
         return {True: "yes", False: "no", None: "not asked"}[value]

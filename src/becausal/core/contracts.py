@@ -23,12 +23,12 @@ Needs = Literal["labels", "scores", "gradients"]
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What the classifier said to n questions, as the target sees it.
+    """The classifier's answers to n questions, judged by the target.
 
-    holds: (n,) bool, the target is kept.
-    margin: (n,) float, how clearly: at or above 0 exactly where it holds; +1 or -1 from a label-only classifier.
+    holds: (n,) bool, whether the target holds.
+    margin: (n,) float, how clearly: at least 0 exactly where it holds; +1 or -1 from a label-only classifier.
     confidence: (n,) float, the target label's probability; NaN from a label-only classifier.
-    spent: calls of the classifier so far, this wave included.
+    spent: model calls so far, these included.
     """
 
     holds: NDArray[np.bool_]
@@ -45,15 +45,15 @@ class Answers:
 
     @staticmethod
     def none() -> "Answers":
-        """The answers to no question."""
+        """No answers."""
         return Answers(np.zeros(0, bool), np.zeros(0), np.zeros(0))
 
 
 class Stop(Exception):
     """Thrown into a search that must end now: the budget is spent, the user interrupted, or the model failed.
 
-    `answers` are those to the first questions of the wave that was under way; `cause` is what the model failed with. The
-    search returns its best so far; should it ask again, it is told again.
+    `answers` are those to the first questions of the current wave; `cause` is what the model failed with. The search
+    returns its best result so far; if it asks again, it is stopped again.
     """
 
     def __init__(self, reason: str, answers: Answers | None = None, cause: Exception | None = None) -> None:
@@ -172,7 +172,7 @@ class ModelInfo:
 
 @runtime_checkable
 class Classifier(Protocol):
-    """A model that can be asked.
+    """A model as the engine calls it.
 
     `stage` brings one view and one background (the fill, as a full image) to where the model lives, in the model's
     own numbers. `ask` composes mutants of staged pairs and classifies them: row i shows view `which[i]` where
@@ -198,7 +198,7 @@ class Classifier(Protocol):
 
 
 class Promise(Protocol):
-    """A batch under way. `collect` waits for its scores; `seconds` is then how long the model worked on it."""
+    """A batch in flight. `collect` waits for its scores; `seconds` is then how long the model worked on it."""
 
     @property
     def seconds(self) -> float: ...
@@ -210,17 +210,17 @@ class Promise(Protocol):
 
 @runtime_checkable
 class AsyncClassifier(Protocol):
-    """A classifier that works beside us, such as one on a GPU: what it has further.
+    """What a classifier that evaluates batches in the background, such as one on a GPU, has in addition.
 
     `submit` is `ask` that does not wait: it takes `visible` packed eight pixels to a byte, (n, bytes) uint8 as
-    np.packbits makes them of (n, pixels), and their grid. depth: how many batches may be under way at once. ahead: a
-    batch of so many rows takes no longer than a batch of one, about.
+    np.packbits makes them of (n, pixels), and their grid. depth: how many batches may be in flight at once. free_rows: a
+    batch of this many rows takes about as long as a batch of one.
     """
 
     @property
     def depth(self) -> int: ...
 
     @property
-    def ahead(self) -> int: ...
+    def free_rows(self) -> int: ...
 
     def submit(self, staged: Sequence[Any], which: NDArray[np.intp], packed: NDArray[np.uint8], grid: Grid) -> Promise: ...

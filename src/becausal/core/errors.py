@@ -6,7 +6,7 @@
     │   ├── ModelError          a model that cannot be loaded, or a spec that names none
     │   ├── OptionError         an option with a value that makes no sense
     │   ├── TargetError         a target that is unknown, or does not hold on the whole view
-    │   └── FillError           a fill that is unknown, or under which the empty image has the target already
+    │   └── FillError           a fill that is unknown, or under which the fully masked image already has the target
     ├── AnswerError             a model that broke while it was asked
     │   └── UnstableModelError  a model that answered the same question in two ways
     ├── MissingExtraError       an optional library is not installed; the message names the extra
@@ -42,7 +42,7 @@ class TargetError(InputError):
 
 
 class FillError(InputError):
-    """The fill is unknown, or the empty image under it has the target already."""
+    """The fill is unknown, or the fully masked image under it already has the target."""
 
 
 class AnswerError(BecausalError):

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Self
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -134,7 +134,7 @@ class ExplanationRecord:
         return self.stats.seconds
 
     def mutant(self, visible: Visible) -> Pixels:
-        """The view with everything but `visible` hidden by the (first) fill."""
+        """The view with everything but `visible` masked by the (first) fill."""
         return np.where(visible[..., None], self.view, self.backgrounds[0])
 
     def why(self, *position: int) -> Why:
@@ -144,7 +144,7 @@ class ExplanationRecord:
             raise OptionError(f"a position in the view needs {len(grid)} numbers within {grid}, not {position}")
         shown = self.mutant(self.visible)
         if not self.visible[position]:
-            text = f"not part of the explanation: hidden with all the rest, and the label is still {self.label}"
+            text = f"not part of the explanation: masked with all the rest, and the label is still {self.label}"
             return Why(False, shown, None, None, text)
         grain = self.checks.minimal_grain
         if grain is None:
@@ -206,10 +206,6 @@ class ExplanationRecord:
             "frame": self.frame.record(),
             "view": {"shape": list(self.view.shape), "dtype": str(self.view.dtype)},
         }
-
-    def renamed(self, image: str) -> Self:
-        """The same answer under another image's name."""
-        return replace(self, origin=replace(self.origin, image=image))
 
 
 def number_or_none(value: float) -> float | None:

@@ -33,7 +33,7 @@ def extract(saliency: Saliency, rng: np.random.Generator) -> Search[Visible | No
     """The smallest prefix of the ranking that keeps the target, in coarse steps and then fine ones.
 
     The coarse steps go up in 64ths of the view until one holds; bisection then closes in on a prefix that holds while
-    the one with a pixel less does not. None if told to stop before any prefix was seen to hold.
+    the one with a pixel less does not. None if stopped before any prefix was seen to hold.
     """
     grid = saliency.shape
     order = ranking(saliency, rng)

@@ -1,8 +1,8 @@
-"""Numbers that judge a map or an explanation: insertion, deletion, overlap, agreement. Pure, or asked as searches.
+"""Metrics of a map or an explanation: insertion, deletion, overlap, agreement. Pure functions, or searches.
 
 Insertion and deletion (Petsiuk, Das and Saenko, 2018), as they are defined here: the pixels of the view are ranked by
 the map, high to low, ties in seeded patches as in `extract`. Prefix k of s holds the first round(k·n/s) of all n
-pixels, k = 0 … s. Insertion shows only the prefix; deletion hides it and shows the rest; hidden pixels become the fill.
+pixels, k = 0 … s. Insertion shows only the prefix; deletion masks it and shows the rest; masked pixels become the fill.
 The curve is the label's probability at each k, and its area is that of the trapezes between, over an axis of length 1.
 A good map has a high insertion and a low deletion.
 """
@@ -19,9 +19,9 @@ from becausal.core.extract import prefix, ranking
 STEPS = 50
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Curves:
-    """The label's probability along the ranking, each (steps + 1,); NaN from a model that gives labels only."""
+    """The label's probability along the ranking, each (steps + 1,); NaN from a model that returns labels only."""
 
     insertion: NDArray[np.float64]
     deletion: NDArray[np.float64]
@@ -43,7 +43,7 @@ def prefixes(saliency: Saliency, rng: np.random.Generator, *, steps: int = STEPS
 
 
 def trace_curves(saliency: Saliency, rng: np.random.Generator, *, steps: int = STEPS) -> Search[Curves]:
-    """Ask the 2·(steps + 1) mutants of insertion and deletion."""
+    """Evaluate the 2·(steps + 1) mutants of insertion and deletion."""
     shown = prefixes(saliency, rng, steps=steps)
     answers = yield np.concatenate([shown, ~shown])
     return Curves(answers.confidence[: steps + 1], answers.confidence[steps + 1 :])

@@ -14,14 +14,14 @@ from becausal.core.regions import cells
 COARSEST = 8  # cells along the longest side on the first scale
 GROUP = 16  # the most cells that are tried together
 LEAST, MOST = 8, 32  # removals that are asked at a time: twice as many after each row in which none can go
-TOGETHER = (2, 3, 4, 6, 8, 12, 16, 24, 32)  # of those that can go alone, the best so many are then asked together
+TOGETHER = (2, 3, 4, 6, 8, 12, 16, 24, 32)  # of those that can go alone, then this many of the best are asked together
 
 
 @dataclass(frozen=True)
 class Minimal:
     """A sufficient set, and the finest grain at which every removal of one of its cells was asked and lost the target.
 
-    grain is None where minimality was not reached at any grain before the search was told to stop.
+    grain is None where minimality was not reached at any grain before the search was stopped.
     """
 
     visible: Visible
@@ -39,7 +39,7 @@ def grains(grid: Grid, finest: int) -> list[int]:
 def minimise(visible: Visible, saliency: Saliency, *, finest: int) -> Search[Minimal]:
     """Settle a sufficient set, cells of one grain after the other, until no cell of the finest grain can go.
 
-    The least important by the map go first. The set is sufficient at every moment. Told to stop, it returns the set as
+    The least important by the map go first. The set is sufficient at every moment. If stopped, it returns the set as
     it is.
     """
     current, reached = visible, None
@@ -64,18 +64,18 @@ def present(visible: Visible, cell: NDArray[np.intp]) -> NDArray[np.intp]:
 class Settled:
     """A sufficient set; `finished` says that every single removal of a cell was asked of it, and lost the target.
 
-    harm: per cell number, how much margin its removal took when it was last asked; NaN where it never was. margin: of
+    cost: per cell number, how much margin its removal took when it was last asked; NaN where it never was. margin: of
     the set, where it is known, else inf.
     """
 
     visible: Visible
     finished: bool
-    harm: NDArray[np.float64]
+    cost: NDArray[np.float64]
     margin: float
 
 
 class _Queue:
-    """Which cells to try next: those thought removable, then those never tried, then those that did least harm.
+    """Which cells to try next: those thought removable, then those never tried, then those whose removal cost least.
 
     Every success makes the failures before it stale: a set is minimal once each of its cells has failed since the last.
     """
@@ -84,7 +84,7 @@ class _Queue:
         self.alive = np.zeros(len(importance), bool)
         self.alive[members] = True
         self.importance = importance
-        self.harm = np.full(len(importance), np.nan)
+        self.cost = np.full(len(importance), np.nan)
         self.tried = np.full(len(importance), -1)  # the clock when it was last tried
         self.clock = 0
         self.success = 0  # the clock of the last success
@@ -92,10 +92,10 @@ class _Queue:
     def order(self, margin: float) -> NDArray[np.intp]:
         """The cells in doubt, most promising first."""
         doubt = np.flatnonzero(self.alive & (self.tried < self.success))
-        never = np.isnan(self.harm[doubt])
-        easy = ~never & (self.harm[doubt] <= margin)
+        never = np.isnan(self.cost[doubt])
+        easy = ~never & (self.cost[doubt] <= margin)
         rank = np.where(easy, 0, np.where(never, 1, 2))
-        within = np.where(never, self.importance[doubt], self.harm[doubt])
+        within = np.where(never, self.importance[doubt], self.cost[doubt])
         return doubt[np.lexsort((self.tried[doubt], within, rank))]
 
     def drop(self, gone: NDArray[np.intp]) -> None:
@@ -103,8 +103,8 @@ class _Queue:
         self.clock += 1
         self.success = self.clock
 
-    def keep(self, needed: NDArray[np.intp], harm: NDArray[np.float64]) -> None:
-        self.harm[needed] = harm
+    def keep(self, needed: NDArray[np.intp], cost: NDArray[np.float64]) -> None:
+        self.cost[needed] = cost
         self.clock += 1
         self.tried[needed] = self.clock
 
@@ -116,7 +116,7 @@ def settle(
 
     A cell that proved needed is tried again once the set has changed; it ends when every cell has failed since the last
     success, which is the proof of minimality. cell: (*grid,) the number of each pixel's cell. importance: per cell
-    number. margin: of the set as it is, where known. Told to stop, it returns the set as it is.
+    number. margin: of the set as it is, where known. If stopped, it returns the set as it is.
     """
     queue = _Queue(present(visible, cell), importance)
     less = _Less(cell)
@@ -152,8 +152,8 @@ def settle(
             queue.drop(tried[able[:count]])
             group, row = count if count == len(tried) else 1, LEAST
     except Stop:
-        return Settled(current, False, queue.harm, margin)
-    return Settled(current, True, queue.harm, margin)
+        return Settled(current, False, queue.cost, margin)
+    return Settled(current, True, queue.cost, margin)
 
 
 class _Less:
@@ -203,7 +203,7 @@ def _next_groups(less: _Less, current: Visible, order: NDArray[np.intp], group: 
 def _learn(queue: _Queue, tried: NDArray[np.intp], answers: Answers, margin: float) -> None:
     """Note what each removal cost; those that may go are left in doubt, known to be easy."""
     before = margin if np.isfinite(margin) else float(answers.margin.max())
-    harm = before - answers.margin
-    queue.harm[tried] = harm
+    cost = before - answers.margin
+    queue.cost[tried] = cost
     needed = ~answers.holds
-    queue.keep(tried[needed], harm[needed])
+    queue.keep(tried[needed], cost[needed])

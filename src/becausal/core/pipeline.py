@@ -1,4 +1,4 @@
-"""The whole way as one search: a method's map, a sufficient set from it, a minimal one, its checks."""
+"""The whole explanation as one search: a method's map, a sufficient set from it, a minimal one, its checks."""
 
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -51,9 +51,9 @@ def run_pipeline(problem: Problem, explainer: Explainer, request: Request, run: 
     limit = last
     if last is not None and not isinstance(explainer, SetExplainer):
         limit = last - min(RESERVE * request.price, (last - FIRST_CALL) // 3)
-    told = problem if limit is None else replace(problem, budget=max(0, limit - run.spent) // request.price)
+    limited = problem if limit is None else replace(problem, budget=max(0, limit - run.spent) // request.price)
     ask = contrastive if request.contrast else _unchanged
-    finding = yield from ask(run.follow(explainer.search(told, seeds[0]), limit=limit))
+    finding = yield from ask(run.follow(explainer.search(limited, seeds[0]), limit=limit))
     if finding.sets:
         minimal = Minimal(finding.sets[0], finding.grain)
     else:
@@ -76,16 +76,18 @@ def _unchanged(search: Search[T]) -> Search[T]:
 
 
 def _opening(problem: Problem) -> Search[Answers]:
-    """Ask the whole view and the empty one; refuse where there is nothing to explain."""
+    """Evaluate the whole view and the fully masked image; refuse where there is nothing to explain."""
     grid = problem.grid
     try:
         answers = yield np.stack([np.ones(grid, bool), np.zeros(grid, bool)])
-    except Stop as told:
-        if told.reason == "interrupt":
+    except Stop as stop:
+        if stop.reason == "interrupt":
             raise KeyboardInterrupt from None
-        if told.cause is not None:
-            raise told.cause from told.cause.__cause__
-        raise OptionError("the budget of calls is too small to ask even the whole and the empty image") from None
+        if stop.cause is not None:
+            raise stop.cause from stop.cause.__cause__
+        raise OptionError(
+            "max_calls is too small: not even the whole view and the fully masked image can be evaluated"
+        ) from None
     if not answers.holds[0]:
         raise TargetError(
             "the target does not hold on the whole view, so there is nothing to explain"
@@ -93,7 +95,7 @@ def _opening(problem: Problem) -> Search[Answers]:
         )
     if answers.holds[1]:
         raise FillError(
-            "the empty image under this fill has the target already, so the explanation would be empty: choose another fill"
+            "the fully masked image already has this label, so there is nothing to explain under this fill: use another fill"
         )
     return answers
 
@@ -104,8 +106,8 @@ def last_checks(minimal: Minimal) -> Search[Checks]:
     count = len(present(visible, cells(visible.shape, grain))) if grain else 0
     try:
         answers = yield np.stack([visible, ~visible])
-    except Stop as told:
-        answers = told.answers
+    except Stop as stop:
+        answers = stop.answers
     sufficient = bool(answers.holds[0]) if len(answers) else True  # every set on the way was seen to be sufficient
     confidence = float(answers.confidence[0]) if len(answers) else float("nan")
     necessary = not bool(answers.holds[1]) if len(answers) > 1 else None

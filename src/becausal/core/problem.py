@@ -1,7 +1,7 @@
 """What a method is asked to solve, and what a method is."""
 
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -66,5 +66,24 @@ class SetExplainer(Explainer, Protocol):
         ...
 
     def configured(self, *, grain: int | None, several: int) -> "SetExplainer":
-        """The same method for cells of this side (None: its own) and so many disjoint sets."""
+        """The same method for cells of this side (None: its own) and this many disjoint sets."""
         ...
+
+
+def options_of(explainer: Explainer) -> dict[str, Any]:
+    """The options of a method as JSON can hold them.
+
+    A nested record of options, e.g. the tuning of `causal`, becomes a mapping of the values that differ from its
+    defaults, and is left out where none does.
+    """
+    found: dict[str, Any] = {}
+    if not is_dataclass(explainer):
+        return found
+    for f in fields(explainer):
+        value = getattr(explainer, f.name)
+        if is_dataclass(value):
+            value = {g.name: getattr(value, g.name) for g in fields(value) if getattr(value, g.name) != g.default}
+            if not value:
+                continue
+        found[f.name] = value
+    return found

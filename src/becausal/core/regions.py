@@ -62,7 +62,7 @@ def split(region: Region, parts: int, rng: np.random.Generator) -> tuple[Region,
 
 
 def shown_without(base: Visible, regions: tuple[Region, ...]) -> Visible:
-    """A copy of one visible set, (*grid,), with the regions hidden."""
+    """A copy of one visible set, (*grid,), with the regions masked."""
     out = base.copy()
     for region in regions:
         out[region.slices] = False

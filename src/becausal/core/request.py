@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from becausal.core.contracts import Grid
 from becausal.core.errors import OptionError
 from becausal.core.options import option
-from becausal.core.problem import Explainer, SetExplainer
+from becausal.core.problem import Explainer, SetExplainer, options_of
 
 FILLS = ("black", "grey", "white", "mean", "blur", "noise", "inpaint")
 
@@ -56,10 +56,12 @@ class Request:
     """
 
     target: int | str | None = option(None, "Label to explain. Default: the top label.", metavar="LABEL|ID")
-    against: int | str | None = option(None, "Only this other label must stay behind the target.", metavar="LABEL|ID")
-    top: int = option(1, "It is enough that the label stays among the top K.", metavar="K")
+    against: int | str | None = option(
+        None, "Require only that the target scores higher than this label.", metavar="LABEL|ID"
+    )
+    top: int = option(1, "Require only that the target stays among the top K labels.", metavar="K")
     confidence: float | None = option(
-        None, "Also keep this share of the original confidence, e.g. 0.9. Default: keep the label.", metavar="SHARE"
+        None, "Also keep this share of the original confidence, e.g. 0.9. Default: keep the label only.", metavar="SHARE"
     )
     fills: tuple[str, ...] = option(
         ("grey",),
@@ -84,8 +86,8 @@ class Request:
     )
     grain: int | None | Literal["default"] = option(
         "default",
-        "Side in pixels of the cells down to which the explanation is minimised, or none. "
-        "Default: 1/56 of the view (4 px at 224) for causal, none for other methods.",
+        "Minimise the explanation down to cells of this side in pixels; none to skip this. "
+        "Default: 1/56 of the longest side (4 px at 224) for causal, none for other methods.",
         metavar="PX|none",
         parse=parse_grain,
     )
@@ -134,12 +136,13 @@ class Request:
         """The request as JSON can hold it; an explainer is written as its name and options."""
         method, options = self.method, self.options
         if not isinstance(method, str):
-            options = {name: value for name, value in vars(method).items() if not name.startswith("_")}
-            method = method.name
+            options, method = options_of(method), method.name
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
-        return plain | {"method": method, "options": dict(options) if options else None, "fills": list(self.fills)}
+        plain |= {name: list(value) for name, value in plain.items() if isinstance(value, tuple)}
+        return plain | {"method": method, "options": dict(options) if options else None}
 
-    @staticmethod
-    def from_record(record: Mapping[str, Any]) -> "Request":
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
         """The request behind a `record`."""
-        return Request(**(dict(record) | {"fills": tuple(record["fills"])}))
+        given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in record.items()}
+        return cls(**given)

@@ -41,8 +41,8 @@ def gather(searches: Sequence[Search[T]]) -> Search[list[T]]:
         stop: Stop | None = None
         try:
             answers = yield np.concatenate(list(asking.values()))
-        except Stop as told:
-            stop, answers = told, told.answers
+        except Stop as thrown:
+            stop, answers = thrown, thrown.answers
         start = 0
         for i, wave in asking.items():
             own = answers.part(slice(start, start + len(wave)))
@@ -60,7 +60,7 @@ class BudgetedRun:
     """What a chain of searches has come to: the smallest set seen to be sufficient, what was spent, what cut it short.
 
     visible, pixels: the best set so far. spent: calls so far. stopped_by: None, or why a search had to end early. stage:
-    a word for those who watch. price: how many calls a question costs.
+    a name for those who watch. price: how many calls a question costs.
     """
 
     def __init__(self, grid: Grid, *, price: int = 1) -> None:
@@ -84,7 +84,7 @@ class BudgetedRun:
             self.visible = np.array(wave[rows[counts.index(least)]])
 
     def follow(self, search: Search[T], *, limit: int | None = None) -> Search[T]:
-        """The same search, watched, and told to stop once `limit` calls are spent in all."""
+        """The same search, watched, and stopped once `limit` calls are spent in all."""
         state = step(search, None)
         while not isinstance(state, Done):
             room = len(state) if limit is None else min(len(state), max(0, limit - self.spent) // self.price)
@@ -95,9 +95,9 @@ class BudgetedRun:
                     self.note(state, message)
                     if room < len(state):
                         message = Stop("budget", message)
-                except Stop as told:
-                    message = told
-                    self.note(state, told.answers)
+                except Stop as stopped:
+                    message = stopped
+                    self.note(state, stopped.answers)
             if isinstance(message, Stop):
                 self.stopped_by = self.stopped_by or message.reason
             state = step(search, message)
@@ -105,7 +105,7 @@ class BudgetedRun:
 
 
 def contrastive(search: Search[T]) -> Search[T]:
-    """The search under a harder target: what is shown must be enough, and what is left when it is hidden must not be.
+    """The search under a harder target: what is shown must be enough, and what is left when it is masked must not be.
 
     Every question costs two calls, of the set and of its complement. The margin is that of the condition nearer to fail.
     """
@@ -114,9 +114,9 @@ def contrastive(search: Search[T]) -> Search[T]:
         message: Answers | Stop
         try:
             message = _both((yield np.concatenate(zip_rows(state, ~state))))
-        except Stop as told:
-            whole = told.answers.part(slice(0, len(told.answers) // 2 * 2))
-            message = Stop(told.reason, _both(whole))
+        except Stop as stopped:
+            whole = stopped.answers.part(slice(0, len(stopped.answers) // 2 * 2))
+            message = Stop(stopped.reason, _both(whole))
         state = step(search, message)
     return state.result
 

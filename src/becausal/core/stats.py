@@ -10,7 +10,8 @@ class Stats:
     calls: mutants shown to the model because a search asked for them. asked: questions of the searches, repeated ones
     included. batches: that they were in. slots: rows of those batches, padding included, shared out among the searches
     in them. model_seconds: inside the classifier, its share where a batch had questions of several searches; seconds:
-    from the first question to the end. ahead: mutants shown on a guess that no search has asked for; they are no calls.
+    from the first question to the end. speculative: mutants evaluated ahead that no search has
+    asked for; they are not calls.
     """
 
     calls: int = 0
@@ -19,7 +20,7 @@ class Stats:
     slots: int = 0
     model_seconds: float = 0.0
     seconds: float = 0.0
-    ahead: int = 0
+    speculative: int = 0
 
     @property
     def fill_rate(self) -> float:

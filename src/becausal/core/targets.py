@@ -88,7 +88,7 @@ def _signed(margin: NDArray[np.float64], holds: NDArray[np.bool_]) -> NDArray[np
 
 
 def quantise_margin(margin: NDArray[np.float64], holds: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """The margin in steps of STEP: what a search is told, so that noise in a score's last digits does not lead it elsewhere.
+    """The margin in steps of STEP: what a search sees, so that noise in a score's last digits does not lead it elsewhere.
 
     A search makes some thousand draws and choices by margins, and each follows from those before; without steps the last
     digit of one margin, other on another backend, is enough for another explanation.

@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 @dataclass
-class Answered:
+class FinishedBatch:
     """A batch that was evaluated while we waited."""
 
     scores: NDArray[Any]
@@ -41,7 +41,7 @@ class ModelCalls:
         self.batch_size = min(batch_size or classifier.batch_size, classifier.batch_size)
         self._async = classifier if isinstance(classifier, AsyncClassifier) and classifier.depth > 0 else None
         self.depth = 1 if self._async is None else self._async.depth
-        self.free_rows = 0 if self._async is None else self._async.ahead
+        self.free_rows = 0 if self._async is None else self._async.free_rows
 
     @property
     def is_async(self) -> bool:
@@ -63,7 +63,7 @@ class ModelCalls:
             return guarded(lambda: background.submit(staged, which, rows, grid))
         begun = time.perf_counter()
         scores = guarded(lambda: self.classifier.ask(staged, which, rows))
-        return Answered(scores, time.perf_counter() - begun)
+        return FinishedBatch(scores, time.perf_counter() - begun)
 
     def collect(self, promise: Promise, rows: int) -> NDArray[Any]:
         """Wait for a batch of this many rows. Raises AnswerError for scores that are not what was promised."""

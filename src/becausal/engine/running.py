@@ -189,7 +189,7 @@ class RunningSearch(Generic[T]):
         self.missing = len(self.todo)
         for stats in (self.stats, self.totals):
             stats.calls += claimed * self.width
-            stats.ahead -= claimed * self.width
+            stats.speculative -= claimed * self.width
 
     def _room(self, uncached: bool) -> int | None:
         """How many more questions the budget allows; None for no limit."""
@@ -310,8 +310,8 @@ class QuestionPart(Generic[T]):
         rows = self.count
         if self.is_speculative:
             owner.speculative.update((key, answer) for key, answer in known if key not in owner.cache)
-            owner.stats.ahead += rows
-            owner.totals.ahead += rows
+            owner.stats.speculative += rows
+            owner.totals.speculative += rows
             _count(owner.stats, Landing(0, landing.slots, landing.seconds))
         else:
             owner.cache.update(known)

@@ -67,7 +67,7 @@ class RemoteClassifier:
         self.batch_size = task.batch_size
         self.fixed_sizes: tuple[int, ...] = ()  # the other process pads its batches
         self.depth = DEPTH
-        self.ahead = task.free_rows
+        self.free_rows = task.free_rows
         self._line = line
         self._inbox = inbox
         self._replies: dict[int, tuple[Any, float]] = {}

@@ -1,1 +1,1 @@
-"""TODO images."""
+"""Images: reading them, views of them, and what masked pixels become."""

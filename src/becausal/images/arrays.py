@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from becausal.core.contracts import Pixels
 from becausal.core.errors import ImageError
+from becausal.core.text import one_line
 
 Channels = Literal["auto", "last", "none"]
 
@@ -21,7 +22,7 @@ def read_npy(path: Path, channels: Channels) -> tuple[Pixels, bool, tuple[str, .
         # Mapped first, so that a header that promises more than the file holds costs no memory.
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError, SyntaxError, TypeError) as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = one_line(error, 200)
         raise ImageError(f"{path} cannot be read as a .npy array: {reason}") from None
     if not isinstance(array, np.ndarray):
         raise ImageError(f"{path} holds several arrays: save one with numpy.save")
@@ -49,7 +50,7 @@ def read_array(array: NDArray[Any], channels: Channels, name: str) -> tuple[Pixe
         case "none":
             has_channels = False
         case _:
-            has_channels = _looks_like_picture(array) or array.ndim == 4
+            has_channels = _looks_like_image(array) or array.ndim == 4
     if has_channels and array.ndim == 1:
         raise ImageError(f"{name} has one axis and so no channels: give channels='none'")
     # A plain copy in this machine's byte order: nothing below need know of maps, strides or types of other machines.
@@ -80,7 +81,7 @@ def to_rgb(pixels: Pixels, name: str) -> NDArray[np.uint8]:
     return np.repeat(values, 3, axis=2) if values.shape[-1] == 1 else values
 
 
-def _looks_like_picture(array: NDArray[Any]) -> bool:
+def _looks_like_image(array: NDArray[Any]) -> bool:
     shape = array.shape
     is_rgb = array.dtype == np.uint8 and shape[-1] == 3
     return len(shape) == 3 and (is_rgb or (shape[2] in (1, 3, 4) and min(shape[:2]) > shape[2]))
@@ -89,6 +90,6 @@ def _looks_like_picture(array: NDArray[Any]) -> bool:
 def _describe(pixels: Pixels, has_channels: bool) -> str:
     grid = pixels.shape[:-1]
     sizes = "x".join(str(n) for n in grid)
-    kind = "picture" if has_channels and len(grid) == 2 else _NAMES.get(len(grid), "grid")
+    kind = "image" if has_channels and len(grid) == 2 else _NAMES.get(len(grid), "grid")
     tail = f" with {pixels.shape[-1]} channels last" if has_channels else " without channels"
     return f"array read as a {kind} of {sizes}{tail}, {pixels.dtype}"

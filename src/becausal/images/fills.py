@@ -1,9 +1,9 @@
-"""What hidden pixels become: a full background image, made once in pixel space.
+"""What masked pixels become: a full background image, made once in pixel space.
 
 A fill is written `black`, `grey`, `white`, `#rrggbb` or `r,g,b`, `mean`, `blur`, `noise`, `inpaint`, or
 `image:FILE`. A fill turns a view into a background of the same shape and type; a mutant shows the view where visible
-and the background elsewhere. All are made from the whole view before the search begins, so a hidden pixel always
-becomes the same thing, whatever else is hidden.
+and the background elsewhere. All are made from the whole view before the search begins, so a masked pixel always
+becomes the same thing, whatever else is masked.
 """
 
 import re
@@ -67,9 +67,9 @@ def _inpaint(view: Pixels) -> Pixels:
     rows, columns = np.indices(view.shape[:2])
     odd = ((rows // side + columns // side) % 2).astype(bool)
     out = np.empty_like(view)
-    for hide in (odd, ~odd):
-        painted = cv2.inpaint(np.ascontiguousarray(view), hide.astype(np.uint8), 3, cv2.INPAINT_TELEA)
-        out[hide] = painted.reshape(view.shape)[hide]
+    for masked in (odd, ~odd):
+        painted = cv2.inpaint(np.ascontiguousarray(view), masked.astype(np.uint8), 3, cv2.INPAINT_TELEA)
+        out[masked] = painted.reshape(view.shape)[masked]
     return out
 
 

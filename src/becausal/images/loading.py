@@ -1,8 +1,7 @@
-"""Files, arrays and Pillow images as images, and images as views.
+"""Files, Pillow images and arrays read as images, and images turned into views.
 
-An `InputImage` is what was given, read right: turned upright, 8 bits, three channels; or a raw array, whose channel axis
-is last and of size one where it had none. A `View` is the image as the classifier sees it, with the `Frame` that
-leads back.
+An `InputImage` is what was given: upright, 8 bits, three channels; or a raw array, whose channel axis is last and of size
+one where it had none. A `View` is the image as the classifier sees it, with the `Frame` that maps it back.
 """
 
 import hashlib
@@ -20,6 +19,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from becausal.core.contracts import Geometry, Grid, Pixels
 from becausal.core.errors import ImageError
 from becausal.core.frames import Frame, plan_frame
+from becausal.core.text import one_line
 from becausal.images.arrays import Channels, read_array, read_npy, to_rgb
 
 __all__ = ["Channels", "Frame", "InputImage", "Source", "View", "load_image", "make_view"]
@@ -73,8 +73,8 @@ def load_image(source: Source, *, channels: Channels = "auto") -> InputImage:
         pixels, squeeze, notes = read_array(source, channels, "the array")
         return InputImage(pixels, "array", _digest(np.ascontiguousarray(source).tobytes()), notes, squeeze)
     if isinstance(source, Image.Image):
-        name = Path(getattr(source, "filename", "") or "picture").name
-        with _explained(name):
+        name = Path(getattr(source, "filename", "") or "image").name
+        with _reading(name):
             pixels, notes = _decode(source, name)
         return InputImage(pixels, name, _digest(pixels.tobytes()), notes)
     if not isinstance(source, (str, bytes, os.PathLike)):
@@ -82,20 +82,20 @@ def load_image(source: Source, *, channels: Channels = "auto") -> InputImage:
     return _load_file(Path(os.fsdecode(source)), channels)
 
 
-def make_view(picture: InputImage, geometry: Geometry | None, *, channels: int | None = 3) -> View:
+def make_view(image: InputImage, geometry: Geometry | None, *, channels: int | None = 3) -> View:
     """The image as a model with this geometry sees it.
 
     geometry None: as it is. channels: of the view the model wants; any number but 3 takes a raw array that fits
     exactly. An image that needs no resizing passes bit for bit. Raises ImageError for what does not fit.
     """
     if geometry is None:
-        return View(picture.pixels, Frame.identity(picture.grid), picture.squeeze)
+        return View(image.pixels, Frame.identity(image.grid), image.squeeze)
     if channels not in (None, 3):
         wanted = (*geometry.grid, channels)
-        if picture.pixels.shape != wanted:
-            raise ImageError(f"{picture.name} has shape {picture.pixels.shape}; the model takes exactly {wanted}")
-        return View(picture.pixels, Frame.identity(picture.grid), picture.squeeze)
-    pixels = to_rgb(picture.pixels, picture.name)
+        if image.pixels.shape != wanted:
+            raise ImageError(f"{image.name} has shape {image.pixels.shape}; the model takes exactly {wanted}")
+        return View(image.pixels, Frame.identity(image.grid), image.squeeze)
+    pixels = to_rgb(image.pixels, image.name)
     frame = plan_frame((pixels.shape[0], pixels.shape[1]), geometry)
     return View(pixels if frame.is_identity else _resize_and_cut(pixels, frame, geometry.interpolation), frame)
 
@@ -116,13 +116,13 @@ def _load_file(path: Path, channels: Channels) -> InputImage:
     if magic == b"\x93NUMPY" or path.suffix.lower() == ".npy":
         pixels, squeeze, notes = read_npy(path, channels)
         return InputImage(pixels, path.name, digest, notes, squeeze)
-    with _explained(path.name), Image.open(path) as image:
+    with _reading(path.name), Image.open(path) as image:
         pixels, notes = _decode(image, path.name)
     return InputImage(pixels, path.name, digest, notes)
 
 
 @contextmanager
-def _explained(name: str) -> Iterator[None]:
+def _reading(name: str) -> Iterator[None]:
     """Whatever goes wrong in Pillow becomes an ImageError; its warnings of size and metadata are not passed on."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -139,7 +139,7 @@ def _explained(name: str) -> Iterator[None]:
         except MemoryError:
             raise ImageError(f"{name} is too large for the memory: make it smaller first") from None
         except Exception as error:  # Pillow's readers raise whatever they trip over in a damaged file
-            reason = " ".join(str(error).split())[:200]
+            reason = one_line(error, 200)
             raise ImageError(f"{name} cannot be decoded, it may be damaged or cut short: {reason}") from error
 
 

@@ -1,1 +1,1 @@
-"""TODO interfaces."""
+"""Ways in besides Python: the command line, the page, captum and Quantus."""

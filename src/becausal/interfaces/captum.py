@@ -1,10 +1,10 @@
-"""Our methods where captum users expect them: a forward function, tensors in, a tensor of the same shape out.
+"""Attribution with the interface of captum: a forward function, tensors in, a tensor of the same shape out.
 
     from becausal.interfaces.captum import CausalAttribution
 
     maps = CausalAttribution(model).attribute(inputs, target=labels)
 
-captum itself is not needed, and nothing of the model but its forward function.
+Black-box: only the predictions of the forward function are needed. captum itself need not be installed.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,26 +21,31 @@ from becausal.core.problem import Explainer, Problem
 from becausal.core.targets import Target
 from becausal.engine.engine import Engine
 from becausal.methods import make_explainer
-from becausal.models.outputs import Reading, looks_like_probabilities
+from becausal.models.outputs import OutputDecoder, looks_like_probabilities
 from becausal.models.torch_module import first_tensor, import_torch
 
 Tensor = Any  # torch.Tensor; torch is imported only when something is attributed
-Forward = Callable[..., Any]  # inputs (n, channels, *grid) and further arguments to scores (n, classes)
+Forward = Callable[..., Any]  # from inputs (n, channels, *grid) and further arguments to scores (n, classes)
 
 
 class CausalAttribution:
-    """Attribution by any method that only asks.
+    """Attribution by any black-box method of becausal.
 
-    forward_func: a module or a function from inputs (n, channels, *grid), in its own numbers, to logits or
-    probabilities (n, classes). method, options: as in `explain`; a method that needs gradients is refused, since
-    captum has those.
+    Args:
+        forward_func: A module or a function from normalised inputs (n, channels, *grid) to logits or probabilities
+            (n, classes).
+        method: Name of the method, as in `explain`. Methods that need gradients are refused: captum has its own.
+        options: Options of the method.
+
+    Raises:
+        OptionError: The method needs gradients, or an option is not valid.
     """
 
     def __init__(self, forward_func: Forward, *, method: str = "causal", options: dict[str, Any] | None = None) -> None:
         self.forward_func = forward_func
         self._explainer: Explainer = make_explainer(method, options)
         if self._explainer.needs == "gradients":
-            raise OptionError(f"the method {method} needs gradients: take it from captum.attr, or one that only asks")
+            raise OptionError(f"the method {method} needs gradients: use captum.attr, or choose a black-box method")
 
     def attribute(
         self,
@@ -53,43 +58,61 @@ class CausalAttribution:
         max_calls: int | None = None,
         perturbations_per_eval: int = 32,
     ) -> Tensor:
-        """The map of each input, (n, channels, *grid), the same in all channels, as feature ablation gives it.
+        """Compute a responsibility map for each input.
 
-        target: a label for all inputs or one for each, the one on top by default. A label that is not on top of an
-        input is explained as one among its first k, k the label's place. baselines: what hidden pixels become, in the
-        model's own numbers. max_calls: a limit per input. perturbations_per_eval: mutants per call of forward_func.
+        Args:
+            inputs: Tensor (n, channels, *grid), normalised for the model.
+            target: Label id for all inputs, or one for each. Default: the top label. A label at rank k is explained as
+                staying among the top k.
+            baselines: Value of masked pixels: a number, or a tensor that broadcasts to `inputs`, normalised.
+            additional_forward_args: Further arguments of forward_func; tensors of length n are split by input.
+            seed: Random seed. Same seed, same maps.
+            max_calls: Maximum number of model calls per input; None for no limit.
+            perturbations_per_eval: Maximum batch size of forward_func.
+
+        Returns:
+            Tensor of the shape of `inputs`; the map is the same in all channels.
+
+        Raises:
+            OptionError: The inputs or the outputs of forward_func have an unexpected shape.
+            TargetError: A target is not a class of the model.
         """
         torch = import_torch("attribution of tensors")
         if not torch.is_tensor(inputs) or inputs.ndim < 3:
-            raise OptionError("inputs must be one tensor (n, channels, *grid), as (1, 3, 224, 224)")
+            raise OptionError("inputs must be one tensor (n, channels, *grid), e.g. (1, 3, 224, 224)")
         further = _as_tuple(additional_forward_args)
-        hidden = torch.as_tensor(baselines, dtype=inputs.dtype, device=inputs.device).expand_as(inputs)
+        background = torch.as_tensor(baselines, dtype=inputs.dtype, device=inputs.device).expand_as(inputs)
         labels = _as_labels(target, len(inputs))
         maps = []
         for i in range(len(inputs)):
-            own = tuple(a[i : i + 1] if torch.is_tensor(a) and a.ndim and len(a) == len(inputs) else a for a in further)
-            model = _Asked(self.forward_func, own, inputs[i].detach(), perturbations_per_eval)
-            found = self._find(model, inputs[i].detach(), hidden[i].detach(), labels[i], seed, max_calls)
-            maps.append(torch.as_tensor(found.saliency, dtype=inputs.dtype, device=inputs.device))
+            args = tuple(a[i : i + 1] if torch.is_tensor(a) and a.ndim and len(a) == len(inputs) else a for a in further)
+            model = _ForwardClassifier(self.forward_func, args, inputs[i].detach(), perturbations_per_eval)
+            finding = self._search(model, inputs[i].detach(), background[i].detach(), labels[i], seed, max_calls)
+            maps.append(torch.as_tensor(finding.saliency, dtype=inputs.dtype, device=inputs.device))
         stacked = torch.stack(maps).unsqueeze(1)
         return stacked.expand_as(inputs).clone()
 
-    def _find(
-        self, model: "_Asked", view: Tensor, hidden: Tensor, label: int | None, seed: int, max_calls: int | None
+    def _search(
+        self,
+        model: "_ForwardClassifier",
+        view: Tensor,
+        background: Tensor,
+        label: int | None,
+        seed: int,
+        max_calls: int | None,
     ) -> Finding:
-        scores = model.whole
+        scores = model.unmasked_scores
         label = int(scores.argmax()) if label is None else label
         if not 0 <= label < len(scores):
-            raise TargetError(f"the target {label} is no class of a model with {len(scores)}")
-        place = int((scores > scores[label]).sum()) + 1
-        shown, behind = _to_pixels(view), _to_pixels(hidden)
-        problem = Problem(shown, (behind,), Target(label, top=place))
+            raise TargetError(f"the target {label} is not a class of the model, which has {len(scores)} classes")
+        rank = int((scores > scores[label]).sum()) + 1
+        problem = Problem(_to_pixels(view), (_to_pixels(background),), Target(label, top=rank))
         search = self._explainer.search(problem, np.random.default_rng(seed))
         return Engine(model).run(problem, search, max_calls=max_calls).result
 
 
 @dataclass(frozen=True)
-class _Staged:
+class _StagedInput:
     """A view and its background, each (1, channels, *grid)."""
 
     view: Tensor
@@ -97,23 +120,23 @@ class _Staged:
 
 
 @final
-class _Asked:
-    """A forward function as a classifier of one input's mutants."""
+class _ForwardClassifier:
+    """A forward function as a classifier of masked versions of one input."""
 
-    def __init__(self, forward: Forward, further: tuple[Any, ...], view: Tensor, batch_size: int) -> None:
+    def __init__(self, forward: Forward, further_args: tuple[Any, ...], view: Tensor, batch_size: int) -> None:
         self._forward = forward
-        self._further = further
+        self._further_args = further_args
         self._like = view
         self._batch_size = max(1, batch_size)
         raw = self._raw(view[None])
-        self._reading = Reading("probabilities" if looks_like_probabilities(raw) else "logits", raw.shape[1])
-        self.whole: NDArray[Any] = self._reading.scores(raw)[0]
+        self._decoder = OutputDecoder("probabilities" if looks_like_probabilities(raw) else "logits", raw.shape[1])
+        self.unmasked_scores: NDArray[Any] = self._decoder.scores(raw)[0]
 
     @property
     def info(self) -> ModelInfo:
         return ModelInfo(
             spec="forward_func", kind="torch", geometry=None, channels=None, labels=None, output="probabilities",
-            numbers="as they are",
+            normalisation="none",
         )  # fmt: skip
 
     @property
@@ -124,32 +147,33 @@ class _Asked:
     def fixed_sizes(self) -> tuple[int, ...]:
         return ()
 
-    def stage(self, view: Pixels, background: Pixels) -> _Staged:
-        return _Staged(self._to_tensor(view)[None], self._to_tensor(background)[None])
+    def stage(self, view: Pixels, background: Pixels) -> _StagedInput:
+        return _StagedInput(self._to_tensor(view)[None], self._to_tensor(background)[None])
 
-    def ask(self, staged: Sequence[_Staged], which: NDArray[np.intp], visible: Visible) -> NDArray[Any]:
+    def ask(self, staged: Sequence[_StagedInput], which: NDArray[np.intp], visible: Visible) -> NDArray[Any]:
         import torch
 
         shown = torch.from_numpy(np.ascontiguousarray(visible)).to(self._like.device).unsqueeze(1)
         view = torch.cat([staged[i].view for i in which]) if len(staged) > 1 else staged[0].view
         background = torch.cat([staged[i].background for i in which]) if len(staged) > 1 else staged[0].background
-        return self._reading.scores(self._raw(torch.where(shown, view, background)))
+        return self._decoder.scores(self._raw(torch.where(shown, view, background)))
 
     def classify(self, pixels: Pixels) -> NDArray[Any]:
         import torch
 
-        return self._reading.scores(self._raw(torch.stack([self._to_tensor(one) for one in pixels])))
+        return self._decoder.scores(self._raw(torch.stack([self._to_tensor(one) for one in pixels])))
 
     def _raw(self, batch: Tensor) -> NDArray[Any]:
         import torch
 
-        further = tuple(
-            a.expand(len(batch), *a.shape[1:]) if torch.is_tensor(a) and a.ndim and len(a) == 1 else a for a in self._further
+        args = (
+            a.expand(len(batch), *a.shape[1:]) if torch.is_tensor(a) and a.ndim and len(a) == 1 else a
+            for a in self._further_args
         )
         with torch.no_grad():
-            raw = first_tensor(self._forward(batch, *further))
+            raw = first_tensor(self._forward(batch, *args))
         if raw.ndim != 2 or raw.shape[1] < 2:
-            raise OptionError(f"forward_func gave a shape of {tuple(raw.shape)}; expected (n, classes), 2 or more")
+            raise OptionError(f"forward_func returned shape {tuple(raw.shape)}; expected (n, classes), at least 2 classes")
         return np.asarray(raw.float().cpu().numpy())
 
     def _to_tensor(self, pixels: Pixels) -> Tensor:
@@ -168,7 +192,7 @@ def _as_labels(target: int | Sequence[int] | Tensor | None, count: int) -> list[
         return [None] * count
     given = np.asarray(target.detach().cpu() if hasattr(target, "detach") else target)
     if not np.issubdtype(given.dtype, np.integer) or prod(given.shape) not in (1, count):
-        raise TargetError(f"target must be a label for all {count} inputs, or {count} of them, not {target!r}")
+        raise TargetError(f"target must be one label id for all {count} inputs, or one for each, not {target!r}")
     return [int(label) for label in np.broadcast_to(given.reshape(-1), (count,))]
 
 

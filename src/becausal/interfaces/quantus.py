@@ -1,4 +1,4 @@
-"""Our methods where Quantus expects one: an `explain_func` for its metrics.
+"""An `explain_func` for the metrics of Quantus.
 
     import quantus
     from becausal.interfaces.quantus import explain_func
@@ -6,7 +6,7 @@
     metric = quantus.PixelFlipping(perturb_baseline="mean")
     metric(model=model, x_batch=x, y_batch=y, explain_func=explain_func, explain_func_kwargs={"method": "rise"})
 
-Quantus itself is not needed here.
+This module does not import Quantus.
 """
 
 from typing import Any
@@ -31,10 +31,22 @@ def explain_func(
     device: Any = None,
     **unused: Any,
 ) -> NDArray[np.float32]:
-    """Maps (n, 1, *grid) for inputs (n, channels, *grid) and their labels (n,).
+    """Compute responsibility maps as Quantus expects them.
 
-    model: a torch module. Options as in `CausalAttribution`. device: where to run, the model's own by default. What
-    else Quantus passes to every such function is not used.
+    Args:
+        model: A torch module.
+        inputs: (n, channels, *grid), normalised for the model.
+        targets: (n,) label ids.
+        method: Name of the method, as in `CausalAttribution`.
+        options: Options of the method.
+        baselines: Value of masked pixels, normalised.
+        seed: Random seed. Same seed, same maps.
+        max_calls: Maximum number of model calls per input; None for no limit.
+        device: Device to run on. Default: that of the model.
+        unused: Other arguments that Quantus passes to every explain_func; they are ignored.
+
+    Returns:
+        Maps (n, 1, *grid).
     """
     torch = import_torch("explaining for Quantus")
     if device is None:

@@ -1,18 +1,20 @@
-"""Every method by its name, loaded when asked for."""
+"""All methods by name; the module of a method is imported when the method is used."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from importlib import import_module
 from typing import Any
 
 from becausal.core.contracts import Needs
 from becausal.core.errors import OptionError
-from becausal.core.problem import Explainer
+from becausal.core.problem import Explainer, options_of
+
+__all__ = ["METHODS", "Method", "MethodOption", "list_options", "make_explainer", "options_of", "read_meanings"]
 
 
 @dataclass(frozen=True)
 class Method:
-    """Where a method lives, what it needs of a model, and what it does in a line."""
+    """A method: its class, what it needs of a model, and a one-line summary."""
 
     module: str
     class_name: str
@@ -20,128 +22,165 @@ class Method:
     summary: str
 
 
+@dataclass(frozen=True)
+class MethodOption:
+    """An option of a method, with its default and a description from the docstring of the method's class."""
+
+    name: str
+    default: Any
+    meaning: str
+
+
+def _method(module: str, class_name: str, needs: Needs, summary: str) -> Method:
+    return Method(f"becausal.methods.{module}", class_name, needs, summary)
+
+
 METHODS: dict[str, Method] = {
-    "causal": Method(
-        "becausal.methods.causal.search",
-        "Causal",
-        "labels",
-        "small, certified explanations: guided removal, coarse to fine; uses scores where there are any",
+    "causal": _method(
+        "causal.search", "Causal", "labels",
+        "small, verified explanations: guided removal, coarse to fine; uses scores if available",
     ),
-    "dc-causal": Method(
-        "becausal.methods.causal.refinement",
-        "DcCausal",
-        "labels",
-        "the paper's method: responsibility of regions, refined, summed over random partitions",
+    "dc-causal": _method(
+        "causal.refinement", "DcCausal", "labels",
+        "the published method: responsibility of regions, refined and summed over random partitions",
     ),
-    "sbfl": Method(
-        "becausal.methods.sbfl",
-        "Sbfl",
-        "labels",
-        "statistical fault localisation: which pixels are hidden when the label goes",
+    "sbfl": _method(
+        "sbfl", "Sbfl", "labels", "statistical fault localisation: pixels that are masked when the label is lost"
     ),
-    "rise": Method(
-        "becausal.methods.rise",
-        "Rise",
-        "labels",
-        "the mean score over random mutants that show a pixel; uses scores where there are any",
+    "rise": _method(
+        "rise", "Rise", "labels", "mean score over the random mutants that show a pixel; uses scores if available"
     ),
-    "occlusion": Method(
-        "becausal.methods.occlusion",
-        "Occlusion",
-        "labels",
-        "the drop of the score under a sliding hidden window; uses scores where there are any",
+    "occlusion": _method(
+        "occlusion", "Occlusion", "labels", "drop of the score under a sliding masked window; uses scores if available"
     ),
-    "lime": Method(
-        "becausal.methods.lime_superpixels",
-        "Lime",
-        "labels",
-        "a linear model over superpixels, fitted around the view; uses scores where there are any",
+    "lime": _method(
+        "lime_superpixels", "Lime", "labels",
+        "linear model over superpixels, fitted around the view; uses scores if available",
     ),
-    "shap": Method(
-        "becausal.methods.shap_partition",
-        "Shap",
-        "labels",
-        "Owen values of a hierarchy of boxes, by the shap package; uses scores where there are any",
+    "shap": _method(
+        "shap_partition", "Shap", "labels",
+        "Owen values of a hierarchy of boxes, by the shap package; uses scores if available",
     ),
-    "ig": Method(
-        "becausal.methods.ig",
-        "IntegratedGradients",
-        "gradients",
-        "Integrated Gradients: gradients summed on the way from the background to the view (captum)",
+    "ig": _method(
+        "ig", "IntegratedGradients", "gradients",
+        "Integrated Gradients: gradients along the line from the background to the view (captum)",
     ),
-    "gbp": Method(
-        "becausal.methods.gbp",
-        "GuidedBackpropagation",
-        "gradients",
-        "guided backpropagation: the gradient, without what is negative at a ReLU (captum)",
+    "gbp": _method(
+        "gbp", "GuidedBackpropagation", "gradients",
+        "guided backpropagation: the gradient, without negative values at each ReLU (captum)",
     ),
-    "deeplift": Method(
-        "becausal.methods.deeplift",
-        "DeepLift",
-        "gradients",
-        "DeepLIFT: the change of the logit from the background, handed back layer by layer (captum)",
+    "deeplift": _method(
+        "deeplift", "DeepLift", "gradients",
+        "DeepLIFT: the change of the logit from the background, propagated back layer by layer (captum)",
     ),
-    "grad-cam": Method(
-        "becausal.methods.grad_cam",
-        "GradCam",
-        "gradients",
-        "Grad-CAM: the last convolution's channels, weighted by their gradients (captum)",
+    "grad-cam": _method(
+        "grad_cam", "GradCam", "gradients",
+        "Grad-CAM: channels of the last convolution, weighted by their gradients (captum)",
     ),
-    "lrp": Method(
-        "becausal.methods.lrp",
-        "Relevance",
-        "gradients",
-        "layer-wise relevance propagation: the logit, handed back by contribution (captum)",
+    "lrp": _method(
+        "lrp", "Relevance", "gradients",
+        "layer-wise relevance propagation: the logit, propagated back by contribution (captum)",
     ),
-    "rap": Method(
-        "becausal.methods.rap",
-        "RelativeAttributing",
-        "gradients",
-        "relative attributing propagation: the logit, handed back by relative influence",
+    "rap": _method(
+        "rap", "RelativeAttributing", "gradients",
+        "relative attributing propagation: the logit, propagated back by relative influence",
     ),
-    "extremal": Method(
-        "becausal.methods.extremal",
-        "Extremal",
-        "gradients",
-        "Extremal Perturbations: smooth masks of fixed area that keep the logit highest",
+    "extremal": _method(
+        "extremal", "Extremal", "gradients",
+        "Extremal Perturbations: smooth masks of fixed area that maximise the logit",
     ),
-    "random": Method("becausal.methods.controls", "RandomMap", "labels", "a control: random numbers, no calls"),
-    "centre": Method("becausal.methods.controls", "CentreMap", "labels", "a control: a bump in the middle, no calls"),
-}
+    "random": _method("controls", "RandomMap", "labels", "control: random numbers, no model calls"),
+    "centre": _method("controls", "CentreMap", "labels", "control: a Gaussian in the centre, no model calls"),
+}  # fmt: skip
 
 
 def make_explainer(name: str, options: Mapping[str, Any] | None = None) -> Explainer:
-    """The method of that name with these options; OptionError for a name or an option that does not exist."""
-    if name not in METHODS:
-        raise OptionError(f"unknown method {name!r}: take one of {', '.join(METHODS)}")
-    method = METHODS[name]
-    kind: Any = getattr(import_module(method.module), method.class_name)
+    """Make a method from its name and options.
+
+    Args:
+        name: Name of the method, a key of `METHODS`.
+        options: Options by name; text, e.g. from a command line, is converted to the option's type.
+
+    Raises:
+        OptionError: The method or an option does not exist, or a value is invalid.
+    """
+    kind = _load_class(name)
     known = {f.name: f for f in fields(kind)}
     chosen = dict(options or {})
     for key, value in chosen.items():
-        if key not in known:
-            raise OptionError(f"the method {name} has no option {key!r}; it has {', '.join(known) or 'none'}")
-        chosen[key] = _as_declared(name, key, value, known[key].type)
+        if key not in known or (isinstance(value, str) and not _is_offered(known[key])):
+            offered = ", ".join(option.name for option in list_options(name))
+            raise OptionError(f"the method {name} has no option {key!r}; it has {offered or 'none'}")
+        chosen[key] = _convert(name, known[key], value)
     explainer: Explainer = kind(**chosen)
     return explainer
 
 
-def _as_declared(method: str, key: str, value: Any, declared: Any) -> Any:
-    """An option's value as its field's type; text from a command line is converted."""
+def list_options(name: str) -> list[MethodOption]:
+    """The options of a method that can be given as text, e.g. on the command line.
+
+    Args:
+        name: Name of the method, a key of `METHODS`.
+
+    Raises:
+        OptionError: The method does not exist.
+    """
+    kind = _load_class(name)
+    meanings = read_meanings(kind)
+    return [
+        MethodOption(f.name, None if f.default is MISSING else f.default, meanings.get(f.name, ""))
+        for f in fields(kind)
+        if _is_offered(f)
+    ]
+
+
+def _load_class(name: str) -> Any:
+    if name not in METHODS:
+        raise OptionError(f"unknown method {name!r}: use one of {', '.join(METHODS)}")
+    return getattr(import_module(METHODS[name].module), METHODS[name].class_name)
+
+
+def _is_offered(option: Field[Any]) -> bool:
+    """Whether an option can be given as text: a nested record of options, such as `Tuning`, cannot."""
+    return not is_dataclass(option.default)
+
+
+def read_meanings(kind: type) -> dict[str, str]:
+    """The description of each option in the class docstring of a method, in lines that begin with `option: `."""
+    names = {f.name for f in fields(kind)}
+    meanings: dict[str, str] = {}
+    current = ""
+    for line in (kind.__doc__ or "").splitlines():
+        start, colon, rest = line.strip().partition(": ")
+        if colon and start in names:
+            current, meanings[start] = start, rest
+        elif not line.strip():
+            current = ""
+        elif current:
+            meanings[current] += f" {line.strip()}"
+    return meanings
+
+
+def _convert(method: str, option: Field[Any], value: Any) -> Any:
+    """A value as the option's type, from text or, for a nested record, from a mapping."""
+    declared, default = option.type, option.default
+    if is_dataclass(default) and not isinstance(default, type):
+        if isinstance(value, Mapping) and value.keys() <= {f.name for f in fields(default)}:
+            return replace(default, **{key: tuple(v) if isinstance(v, list) else v for key, v in value.items()})
+        if not isinstance(value, type(default)):
+            raise OptionError(f"the option {option.name} of {method} must be a {type(default).__name__}, not {value!r}")
     if not isinstance(value, str) or declared in (str, "str"):
         return value
-    name = declared if isinstance(declared, str) else getattr(declared, "__name__", str(declared))
-    if "None" in name and value.lower() == "none":
+    kind = declared if isinstance(declared, str) else getattr(declared, "__name__", str(declared))
+    if "None" in kind and value.lower() == "none":
         return None
     try:
-        if name.startswith("bool"):
+        if kind.startswith("bool"):
             return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[value.lower()]
-        if name.startswith("int"):
+        if kind.startswith("int"):
             return int(value)
-        if name.startswith("float"):
+        if kind.startswith("float"):
             return float(value)
-        if name.startswith("tuple"):
-            return tuple(float(part) for part in value.strip("()[] ").split(",") if part.strip())
     except (KeyError, ValueError):
-        raise OptionError(f"the option {key} of {method} takes {name}, not {value!r}") from None
+        raise OptionError(f"the option {option.name} of {method} must be {kind}, not {value!r}") from None
     return value

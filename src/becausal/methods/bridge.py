@@ -1,8 +1,8 @@
-"""A library that calls back, made into a search.
+"""Run a library that calls the model through a callback as a search.
 
-Our methods yield their questions; a library wants a function it can call. The library runs in a thread of its own and
-the two take turns: while it computes the search waits, while it waits for an answer the search has its question out.
-Nothing ever runs at the same time, so the result is as deterministic as the library.
+Our methods yield their questions, a library needs a function to call. The library runs in its own thread, and the two
+alternate: the search waits while the library computes, and the library waits while the search evaluates. They never run
+at the same time, so the result is as deterministic as the library.
 """
 
 from collections.abc import Callable
@@ -16,91 +16,92 @@ import numpy as np
 from becausal.core.contracts import Answers, Search, Stop, Visible
 
 T = TypeVar("T")
-Ask = Callable[[Visible], Answers]  # (n, *grid) questions to n answers
+Evaluate = Callable[[Visible], Answers]  # visible sets, (n, *grid), to n answers
 
 
-class Ended(BaseException):
-    """Raised inside the library's call when the search must end; not an Exception, so that no library swallows it.
+class SearchStopped(BaseException):
+    """Raised in the library's callback when the search must end; a BaseException, so that no library catches it.
 
-    `answers` are those to the first questions of the call, as with `Stop`.
+    `answers` are those to the first questions of the call, as in `Stop`.
     """
 
     def __init__(self, answers: Answers) -> None:
-        super().__init__("the search was told to stop")
+        super().__init__("the search was stopped")
         self.answers = answers
 
 
 @dataclass(frozen=True)
-class _Returned(Generic[T]):
-    """The library is done, with a result or with an error."""
+class _Finished(Generic[T]):
+    """The library has returned a result or raised an error."""
 
     result: T | None = None
     error: BaseException | None = None
 
 
-def bridge(function: Callable[[Ask], T], *, seed: int) -> Search[T | None]:
-    """The search that runs `function(ask)` and returns its result; None if it was told to stop.
+def bridge(function: Callable[[Evaluate], T], *, seed: int) -> Search[T | None]:
+    """Run `function(evaluate)` as a search and return its result, or None after a stop.
 
-    What the function raises comes out of the search. Told to stop, `ask` raises Ended, once and ever after; a function
-    that would rather return its best so far catches it. However the search ends, the thread has ended before it.
-    seed: of numpy's global random numbers, which libraries like to use; they are put back whenever the library waits.
+    Exceptions of the function are raised by the search. After a stop, `evaluate` raises SearchStopped on every call; a
+    function that can return a partial result may catch it. The thread has always ended before the search ends.
+    seed: for numpy's global random state, which many libraries use; it is restored whenever the library waits.
     """
-    questions: SimpleQueue[Visible | _Returned[T]] = SimpleQueue()
-    replies: SimpleQueue[Answers | Ended] = SimpleQueue()
-    ended: list[Ended] = []
+    questions: SimpleQueue[Visible | _Finished[T]] = SimpleQueue()
+    replies: SimpleQueue[Answers | SearchStopped] = SimpleQueue()
+    stopped = False
 
-    def ask(visible: Visible) -> Answers:
-        if not ended:
-            questions.put(visible)
-            reply = replies.get()
-            if isinstance(reply, Answers):
-                return reply
-            ended.append(reply)
-            raise reply
-        raise Ended(Answers.none())
+    def evaluate(visible: Visible) -> Answers:
+        nonlocal stopped
+        if stopped:
+            raise SearchStopped(Answers.none())
+        questions.put(visible)
+        reply = replies.get()
+        if isinstance(reply, Answers):
+            return reply
+        stopped = True
+        raise reply
 
     def work() -> None:
         try:
-            questions.put(_Returned(result=function(ask)))
-        except Ended:
-            questions.put(_Returned())
+            questions.put(_Finished(result=function(evaluate)))
+        except SearchStopped:
+            questions.put(_Finished())
         except BaseException as error:
-            questions.put(_Returned(error=error))
+            questions.put(_Finished(error=error))
 
-    numbers = GlobalNumbers(seed)
+    random_state = GlobalRandomState(seed)
     thread = Thread(target=work, name="becausal-bridge", daemon=True)
     try:
-        with numbers:
+        with random_state:
             thread.start()
-            word = questions.get()
-        while not isinstance(word, _Returned):
+            item = questions.get()
+        while not isinstance(item, _Finished):
             try:
-                reply: Answers | Ended = yield word
-            except Stop as told:
-                reply = Ended(told.answers)
-            with numbers:
+                reply: Answers | SearchStopped = yield item
+            except Stop as stop:
+                reply = SearchStopped(stop.answers)
+            with random_state:
                 replies.put(reply)
-                word = questions.get()
-        if word.error is not None:
-            raise word.error
-        return word.result
+                item = questions.get()
+        if item.error is not None:
+            raise item.error
+        return item.result
     finally:
-        # Also when the search is closed unfinished: the library must not wait for ever.
-        replies.put(Ended(Answers.none()))
+        # Also when the search is closed early: the library must not wait forever.
+        replies.put(SearchStopped(Answers.none()))
         thread.join()
 
 
-class GlobalNumbers:
-    """numpy's global random numbers, lent to a library for the length of its turns, seeded and then put back."""
+class GlobalRandomState:
+    """Context manager: numpy's global random state belongs to a library inside the context, and is restored after it."""
 
     def __init__(self, seed: int) -> None:
-        self.theirs: Any = np.random.RandomState(seed).get_state()
-        self.ours: Any = None
+        self._inner: Any = np.random.RandomState(seed).get_state()
+        self._outer: Any = None
 
     def __enter__(self) -> None:
-        self.ours = np.random.get_state()  # noqa: NPY002 - the library's choice, not ours
-        np.random.set_state(self.theirs)  # noqa: NPY002
+        self._outer = np.random.get_state()  # noqa: NPY002 - the state that the library uses
+        np.random.set_state(self._inner)  # noqa: NPY002
 
     def __exit__(self, *error: object) -> None:
-        self.theirs = np.random.get_state()  # noqa: NPY002
-        np.random.set_state(self.ours)  # noqa: NPY002
+        self._inner = np.random.get_state()  # noqa: NPY002
+        np.random.set_state(self._outer)  # noqa: NPY002

@@ -1,4 +1,4 @@
-"""Two maps that look at nothing: whatever claims to explain must beat both."""
+"""The controls `random` and `centre`: maps that ignore the model, which every method should outperform."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,7 +11,7 @@ from becausal.core.problem import Problem
 
 @dataclass(frozen=True, kw_only=True)
 class RandomMap:
-    """Every pixel an independent random number: the map `random`, at no call."""
+    """An independent random number for every pixel, without model calls."""
 
     name: ClassVar[str] = "random"
     needs: ClassVar[Needs] = "labels"
@@ -23,7 +23,7 @@ class RandomMap:
 
 @dataclass(frozen=True, kw_only=True)
 class CentreMap:
-    """A bump in the middle, exp(-d²/2) with d the distance in quarters of each side: the map `centre`, at no call."""
+    """A Gaussian in the centre, exp(-d²/2) with d the distance in quarters of each side, without model calls."""
 
     name: ClassVar[str] = "centre"
     needs: ClassVar[Needs] = "labels"

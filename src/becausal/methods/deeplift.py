@@ -9,27 +9,28 @@ from becausal.core.contracts import Finding, Needs, Search
 from becausal.core.errors import ModelError
 from becausal.core.problem import Problem
 from becausal.methods.gradients import (
-    INSTEAD,
+    ALTERNATIVES,
     Sign,
+    attribution_context,
     check_sign,
-    explained,
-    name_reused,
-    on_grid,
-    open_up,
+    find_reused,
     require,
-    walk,
+    sum_channels,
+    to_torch,
+    trace_layers,
 )
 
-MISSED = 0.01  # share of the difference that may be missing from the sum before it is said
+TOLERANCE = 0.01  # share of the change that may be missing from the sum without a note
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeepLift:
-    """The change of the label's logit between the background and the view, handed back layer by layer.
+    """The change of the label's logit from the background to the view, propagated back layer by layer.
 
     The contributions of all pixels and channels add up to the change where every activation is a layer of its own.
 
-    sign: absolute sums sizes over channels, signed the contributions themselves; as for ig.
+    Attributes:
+        sign: absolute sums absolute contributions over the channels, signed the contributions themselves, as for ig.
     """
 
     sign: Sign = "absolute"
@@ -41,34 +42,37 @@ class DeepLift:
         check_sign(self.sign)
 
     def search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]:
-        """The map, without a question."""
+        """The map, without model calls of the engine."""
         yield from ()
-        opened = open_up(problem, self.name).copied()
+        torch_problem = to_torch(problem, self.name).copied()
         captum = require("captum.attr", self.name)
         from captum.attr._core.deep_lift import SUPPORTED_NON_LINEAR
         from torch import nn
 
         from becausal.methods.torch_layers import TwoReLUs, replace_layers
 
-        replace_layers(opened.own, nn.ReLU6, TwoReLUs)
-        with explained(self.name, opened):
-            if reused := name_reused(walk(opened), *SUPPORTED_NON_LINEAR):
+        replace_layers(torch_problem.own, nn.ReLU6, TwoReLUs)
+        with attribution_context(self.name, torch_problem):
+            if reused := find_reused(trace_layers(torch_problem), *SUPPORTED_NON_LINEAR):
                 raise ModelError(
-                    f"the method deeplift needs each activation to be a layer of its own, and {reused} is used more "
-                    f"than once: give every place its own; {INSTEAD}"
+                    f"the method deeplift needs a separate layer for each activation, and {reused} is used more than "
+                    f"once: create one layer per use; or {ALTERNATIVES}"
                 )
-            values, missed = captum.DeepLift(opened.logits).attribute(
-                opened.view, baselines=opened.background, target=opened.label_id, return_convergence_delta=True
+            values, missing = captum.DeepLift(torch_problem.logits).attribute(
+                torch_problem.view,
+                baselines=torch_problem.background,
+                target=torch_problem.label_id,
+                return_convergence_delta=True,
             )
-        notes = _say_missed(float(values.detach().sum()), float(missed.detach().sum()))
-        return Finding(on_grid(values, self.sign), notes=notes)
+        notes = _describe_missing(float(values.detach().sum()), float(missing.detach().sum()))
+        return Finding(sum_channels(values, self.sign), notes=notes)
 
 
-def _say_missed(total: float, missed: float) -> tuple[str, ...]:
-    change = abs(total - missed)
-    if abs(missed) <= MISSED * max(change, 1e-6):
+def _describe_missing(total: float, missing: float) -> tuple[str, ...]:
+    change = abs(total - missing)
+    if abs(missing) <= TOLERANCE * max(change, 1e-6):
         return ()
     return (
-        f"deeplift: the map's sum misses the change of the logit by {abs(missed) / max(change, 1e-6):.0%}: captum's "
-        "rules do not reach all of it (functions such as F.relu, activations other than ReLU, overlapping pools)",
+        f"deeplift: the sum of the map misses the change of the logit by {abs(missing) / max(change, 1e-6):.0%}: captum "
+        "has no rules for parts of this model (functions such as F.relu, activations other than ReLU, overlapping pools)",
     )

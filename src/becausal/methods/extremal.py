@@ -8,23 +8,24 @@ import numpy as np
 from becausal.core.contracts import Finding, Needs, Search
 from becausal.core.errors import OptionError
 from becausal.core.problem import Problem
-from becausal.methods.gradients import Opened, Tensor, explained, on_grid, open_up
+from becausal.methods.gradients import Tensor, TorchProblem, attribution_context, sum_channels, to_torch
 
-PULL_FIRST, PULL_LAST = 30.0, 3000.0  # weight of the area, growing in equal ratios
+AREA_WEIGHT_FIRST, AREA_WEIGHT_LAST = 30.0, 3000.0  # weight of the area term, growing geometrically
 
 
 @dataclass(frozen=True, kw_only=True)
 class Extremal:
-    """The smooth masks of fixed area that, shown alone, keep the label's logit highest.
+    """Smooth masks of fixed area that maximise the label's logit when only the masked-in part is visible.
 
-    For each area a, stochastic gradient ascent with momentum maximises the logit of the view blended with the
-    background by a mask, less λ times the distance of the mask's sorted values to a template of a share of ones and
-    zeros else, λ growing. The map is the mean of the masks: what is needed even at the smallest area ranks first.
+    For each area a, gradient ascent with momentum maximises the logit of the view blended with the background by a mask,
+    minus λ times the distance of the mask's sorted values to a template with a share a of ones; λ grows. The map is the
+    mean of the masks, so that pixels in the mask of the smallest area rank first.
 
-    areas: shares of the view, with commas between.
-    steps: of the ascent.
-    rate: of learning.
-    cells: parameters along the view's longest side.
+    Attributes:
+        areas: Shares of the view, separated by commas.
+        steps: Number of gradient steps.
+        rate: Learning rate.
+        cells: Number of mask parameters along the view's longest side.
     """
 
     areas: str = "0.05,0.1,0.2,0.4,0.6"
@@ -45,39 +46,39 @@ class Extremal:
         self.shares()
 
     def shares(self) -> list[float]:
-        """The areas as numbers. Raises OptionError for what is none."""
+        """The areas as numbers. Raises OptionError where they cannot be read."""
         try:
             shares = [float(word) for word in self.areas.split(",")]
         except ValueError:
-            raise OptionError(f"areas are shares with commas between, as 0.05,0.2, not {self.areas!r}") from None
+            raise OptionError(f"areas must be shares separated by commas, e.g. 0.05,0.2, not {self.areas!r}") from None
         if not all(0 < share < 1 for share in shares):
             raise OptionError(f"areas must lie between 0 and 1, not {self.areas}")
         return shares
 
     def search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]:
-        """The map, without a question."""
+        """The map, without model calls of the engine."""
         yield from ()
-        opened = open_up(problem, self.name)
-        with explained(self.name, opened):
-            masks = self.optimise(opened)
-        return Finding(on_grid(masks.mean(0, keepdim=True)))
+        torch_problem = to_torch(problem, self.name)
+        with attribution_context(self.name, torch_problem):
+            masks = self.optimise(torch_problem)
+        return Finding(sum_channels(masks.mean(0, keepdim=True)))
 
-    def optimise(self, opened: Opened) -> Tensor:
-        """The masks, (areas, 1, h, w), one per area."""
+    def optimise(self, torch_problem: TorchProblem) -> Tensor:
+        """One mask per area, (areas, 1, h, w)."""
         import torch
 
         from becausal.methods.smooth_masks import SmoothMasks, area_loss, area_templates
 
-        view, background = opened.view, opened.background
+        view, background = torch_problem.view, torch_problem.background
         h, w = view.shape[2:]
         make = SmoothMasks((h, w), max(1, round(max(h, w) / self.cells)), view)
         parameters = make.start(len(self.shares())).requires_grad_(True)
         templates = area_templates(self.shares(), h * w, view)
         ascent = torch.optim.SGD([parameters], lr=self.rate, momentum=0.9)
-        for pull in np.geomspace(PULL_FIRST, PULL_LAST, self.steps):
+        for weight in np.geomspace(AREA_WEIGHT_FIRST, AREA_WEIGHT_LAST, self.steps):
             masks = make(parameters)
-            scores = opened.logits(background + masks * (view - background))[:, opened.label_id]
-            loss = float(pull) * area_loss(masks, templates).sum() - scores.sum()
+            logits = torch_problem.logits(background + masks * (view - background))[:, torch_problem.label_id]
+            loss = float(weight) * area_loss(masks, templates).sum() - logits.sum()
             (parameters.grad,) = torch.autograd.grad(loss, parameters)
             ascent.step()
             with torch.no_grad():

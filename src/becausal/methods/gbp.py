@@ -8,34 +8,34 @@ import numpy as np
 from becausal.core.contracts import Finding, Needs, Search
 from becausal.core.errors import ModelError
 from becausal.core.problem import Problem
-from becausal.methods.gradients import INSTEAD, explained, on_grid, open_up, require
+from becausal.methods.gradients import ALTERNATIVES, attribution_context, require, sum_channels, to_torch
 
 
 @dataclass(frozen=True, kw_only=True)
 class GuidedBackpropagation:
-    """The gradient of the label's logit, with what is negative at a ReLU left out on the way back.
+    """The gradient of the label's logit, with negative gradients set to 0 at every ReLU.
 
-    A gradient says how the logit changes with a colour, not whether the pixel speaks for the label, so the map is its
-    size: absolute values summed over channels.
+    A gradient tells how the logit changes with a colour, not whether the pixel is evidence for the label. The map is
+    therefore the absolute value, summed over the channels.
     """
 
     name: ClassVar[str] = "gbp"
     needs: ClassVar[Needs] = "gradients"
 
     def search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]:
-        """The map, without a question."""
+        """The map, without model calls of the engine."""
         yield from ()
-        opened = open_up(problem, self.name).copied()
+        torch_problem = to_torch(problem, self.name).copied()
         captum = require("captum.attr", self.name)
         from torch import nn
 
         from becausal.methods.torch_layers import GuidedReLU6, replace_layers
 
-        replace_layers(opened.own, nn.ReLU6, GuidedReLU6)
-        if not any(isinstance(layer, nn.ReLU) for layer in opened.own.modules()):
-            raise ModelError(f"the method gbp guides the gradient at ReLU layers, and this model has none; {INSTEAD}")
-        with explained(self.name, opened):
-            values = captum.GuidedBackprop(opened.logits).attribute(
-                opened.view.clone().requires_grad_(True), target=opened.label_id
+        replace_layers(torch_problem.own, nn.ReLU6, GuidedReLU6)
+        if not any(isinstance(layer, nn.ReLU) for layer in torch_problem.own.modules()):
+            raise ModelError(f"the method gbp needs ReLU layers, and this model has none: {ALTERNATIVES}")
+        with attribution_context(self.name, torch_problem):
+            values = captum.GuidedBackprop(torch_problem.logits).attribute(
+                torch_problem.view.clone().requires_grad_(True), target=torch_problem.label_id
             )
-        return Finding(on_grid(values, "absolute"))
+        return Finding(sum_channels(values, "absolute"))

@@ -1,7 +1,7 @@
-"""What the methods that look inside share: the model as a differentiable module, its layers, maps over the grid.
+"""What the gradient-based methods share: the model as a differentiable module, its layers, maps over the grid.
 
-torch is imported only when such a method runs. All of them explain the logit of the label, the number before softmax;
-where a module itself ends in a softmax, the logarithm of its probability stands in for it.
+torch is imported only when such a method runs. All of these methods explain the logit of the label. For a module that
+ends in a softmax, the logarithm of the probability is used instead.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,31 +9,47 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 
 from becausal.core.contracts import Classifier, Pixels, Saliency
 from becausal.core.errors import MissingExtraError, ModelError, OptionError
 from becausal.core.problem import Problem
+from becausal.core.text import one_line
 
 Tensor = Any  # torch.Tensor
 Module = Any  # torch.nn.Module
-ToInput = Callable[[Pixels], Tensor]  # pixels (n, h, w, channels) to the module's own numbers (n, channels, h, w)
+ToInput = Callable[[Pixels], Tensor]  # pixels (n, h, w, channels) to the module's normalised input (n, channels, h, w)
 
 Sign = Literal["absolute", "signed"]
 
 EXTRA = "gradients"
-SMALL = 1_000_000  # weights
-INSTEAD = "ig and grad-cam take any torch model, and methods that only ask (causal, rise, …) any model at all"
+FEW_WEIGHTS = 1_000_000
+ALTERNATIVES = "use ig or grad-cam, which take any torch model, or a black-box method, e.g. causal"
+_KIND_NAMES = {"onnx": "an ONNX file", "python": "a Python function", "keras": "a Keras file"}
+
+
+@runtime_checkable
+class Differentiable(Protocol):
+    """A classifier that also exists as a torch module."""
+
+    def torch_form(self) -> tuple[Module, ToInput]:
+        """The module in eval mode, and the function that normalises pixels to its input, without gradients."""
+        ...
 
 
 @dataclass(frozen=True)
-class Opened:
-    """A model opened up for one problem.
+class TorchProblem:
+    """A problem as torch tensors.
 
-    logits: the module, (n, channels, h, w) to (n, classes). own: the user's module inside of it. view, background: both
-    as its input, (1, channels, h, w), without gradients.
+    Attributes:
+        logits: The module with logits as output, (n, channels, h, w) to (n, classes).
+        own: The user's module inside `logits`.
+        view: Input of the module for the view, (1, channels, h, w), without gradients.
+        background: The same for the background of the first fill.
+        label_id: The class that is explained.
+        to_input: Normalisation: pixels to the module's input.
     """
 
     logits: Module
@@ -45,32 +61,40 @@ class Opened:
 
     @property
     def is_small(self) -> bool:
-        """Whether the module is on a CPU and has few weights."""
+        """Whether the module is on the CPU and has few weights."""
         weights = sum(int(p.numel()) for p in self.own.parameters())
-        return bool(self.view.device.type == "cpu") and weights < SMALL
+        return bool(self.view.device.type == "cpu") and weights < FEW_WEIGHTS
 
-    def copied(self) -> "Opened":
-        """The same with a copy of the module that may be hooked and changed; no layer of it works in place."""
+    def copied(self) -> "TorchProblem":
+        """The same with a copy of the module that may be hooked and changed; none of its layers works in place."""
         logits = deepcopy(self.logits).requires_grad_(False)
         for layer in logits.modules():
             if getattr(layer, "inplace", False) is True:
                 layer.inplace = False
-        return Opened(logits, logits.own, self.view, self.background, self.label_id, self.to_input)
+        return TorchProblem(logits, logits.own, self.view, self.background, self.label_id, self.to_input)
 
 
 @dataclass(frozen=True)
-class Step:
-    """One call of a layer without children, in the order of the computation."""
+class LayerCall:
+    """One call of a layer without children, in the order of the forward pass.
+
+    Attributes:
+        name: Name of the layer in the module.
+        layer: The layer.
+        shape: Shape of its output.
+        lowest: Lowest value of its input.
+        is_sum: Whether the output is the sum of its two inputs.
+    """
 
     name: str
     layer: Module
-    shape: tuple[int, ...]  # of its output
-    lowest: float  # value of its input
-    is_sum: bool  # of its two inputs
+    shape: tuple[int, ...]
+    lowest: float
+    is_sum: bool
 
 
 def require(library: str, method: str) -> Any:
-    """The library. Raises MissingExtraError where it is not installed."""
+    """Import the library. Raises MissingExtraError where it is not installed."""
     try:
         return import_module(library)
     except ImportError:
@@ -78,122 +102,105 @@ def require(library: str, method: str) -> Any:
 
 
 def differentiable(model: Classifier, method: str) -> tuple[Module, ToInput]:
-    """The torch module of a classifier, and how pixels become its input.
-
-    Torch modules have one, and so has the bundled classifier. Raises ModelError for any other.
-    """
-    if hasattr(model, "module") and hasattr(model, "gradient_input"):
-        own: Any = model
-        return own.module, lambda pixels: own.gradient_input(pixels).detach()
-    info = model.info
-    if info.spec == "bundled" and info.numbers == _bundled_numbers():
-        network = import_module("becausal.scenes.network")
-        return network.load_network(), network.to_input
+    """The torch module of a classifier, and its normalisation. Raises ModelError where there is no module."""
+    if isinstance(model, Differentiable):
+        return model.torch_form()
+    kind = model.info.kind
     raise ModelError(
-        f"the method {method} needs gradients, and a model from {_origin(info.kind)} gives none: load it as "
-        "torch:file.py:build, or take a method that only asks, such as causal or rise"
+        f"the method {method} needs gradients, and a model from {_KIND_NAMES.get(kind, f'kind {kind}')} gives none: load "
+        "it as torch:file.py:build, or use a black-box method such as causal or rise"
     )
 
 
-def open_up(problem: Problem, method: str) -> Opened:
-    """The model of a problem, ready to be differentiated. Raises MissingExtraError, ModelError."""
+def to_torch(problem: Problem, method: str) -> TorchProblem:
+    """The problem as torch tensors. Raises MissingExtraError, ModelError."""
     require("torch", method)
     model = problem.model
     if model is None:
-        raise ModelError(f"the method {method} needs gradients, and there is no model to take them from")
+        raise ModelError(f"the method {method} needs gradients, and the problem has no model")
     own, to_input = differentiable(model, method)
     view, background = (to_input(pixels[None]) for pixels in (problem.view, problem.background))
     layers = import_module("becausal.methods.torch_layers")
     logits = layers.as_logits(own, view, model.classify(problem.view[None]))
-    return Opened(logits, own, view, background, problem.label_id, to_input)
+    return TorchProblem(logits, own, view, background, problem.label_id, to_input)
 
 
-def walk(opened: Opened) -> list[Step]:
+def trace_layers(problem: TorchProblem) -> list[LayerCall]:
     """Every call of a layer while the view is classified."""
     import torch
 
-    steps: list[Step] = []
-    names = {layer: name for name, layer in opened.own.named_modules()}
+    calls: list[LayerCall] = []
+    names = {layer: name for name, layer in problem.own.named_modules()}
 
-    def note(layer: Module, given: tuple[Any, ...], made: Any) -> None:
-        if torch.is_tensor(made):
-            tensors = [x for x in given if torch.is_tensor(x)]
+    def record(layer: Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if torch.is_tensor(output):
+            tensors = [x for x in inputs if torch.is_tensor(x)]
             lowest = min((float(x.min()) for x in tensors), default=0.0)
-            alike = len(tensors) == 2 and tensors[0].shape == tensors[1].shape == made.shape
-            is_sum = alike and bool(torch.equal(made, tensors[0] + tensors[1]))
-            steps.append(Step(names[layer], layer, tuple(made.shape), lowest, is_sum))
+            alike = len(tensors) == 2 and tensors[0].shape == tensors[1].shape == output.shape
+            is_sum = alike and bool(torch.equal(output, tensors[0] + tensors[1]))
+            calls.append(LayerCall(names[layer], layer, tuple(output.shape), lowest, is_sum))
 
-    leaves = [layer for layer in opened.own.modules() if next(layer.children(), None) is None]
-    handles = [layer.register_forward_hook(note) for layer in leaves]
+    leaves = [layer for layer in problem.own.modules() if next(layer.children(), None) is None]
+    handles = [layer.register_forward_hook(record) for layer in leaves]
     try:
         with torch.no_grad():
-            opened.logits(opened.view)
+            problem.logits(problem.view)
     finally:
         for handle in handles:
             handle.remove()
-    return steps
+    return calls
 
 
-def name_reused(steps: list[Step], *kinds: Any) -> str | None:
-    """The first layer of these kinds (any, without) that is called more than once, in words; None where all are not."""
+def find_reused(calls: list[LayerCall], *kinds: Any) -> str | None:
+    """The first layer of these kinds (all kinds if none is given) that is called more than once, described; else None."""
     seen: set[int] = set()
-    for step in steps:
-        if id(step.layer) in seen and (not kinds or isinstance(step.layer, kinds)):
-            return say_layer(step.name, step.layer)
-        seen.add(id(step.layer))
+    for call in calls:
+        if id(call.layer) in seen and (not kinds or isinstance(call.layer, kinds)):
+            return describe_layer(call)
+        seen.add(id(call.layer))
     return None
 
 
-def say_layer(name: str, layer: Module) -> str:
-    """A layer in words: features.3 (ReLU)."""
-    return f"{name or 'the model itself'} ({type(layer).__name__})"
+def describe_layer(call: LayerCall) -> str:
+    """Name and class of a layer, e.g. features.3 (ReLU)."""
+    return f"{call.name or 'the model itself'} ({type(call.layer).__name__})"
 
 
 @contextmanager
-def explained(method: str, opened: Opened) -> Iterator[None]:
-    """Whatever torch or captum trips over in a user's module becomes a ModelError.
+def attribution_context(method: str, problem: TorchProblem) -> Iterator[None]:
+    """Turn errors of torch or captum on a user's module into ModelError.
 
-    Meanwhile a small network on a CPU runs on one thread: its layers are too short for several to wait on each other.
+    A small network on the CPU runs on one thread meanwhile: its layers are too short for several threads to pay off.
     """
     import warnings
 
     import torch
 
     threads = torch.get_num_threads()
-    if opened.is_small:
+    if problem.is_small:
         torch.set_num_threads(1)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # captum warns of its own hooks
+        warnings.simplefilter("ignore")  # captum warns about its own hooks
         try:
             yield
         except ModelError:
             raise
         except (RuntimeError, TypeError, AssertionError, AttributeError, IndexError, ValueError) as error:
-            reason = " ".join(str(error).split())[:240]
+            reason = one_line(error, 240)
             raise ModelError(
-                f"the method {method} fails on this model ({type(error).__name__}: {reason}); {INSTEAD}"
+                f"the method {method} fails on this model ({type(error).__name__}: {reason}): {ALTERNATIVES}"
             ) from error
         finally:
             torch.set_num_threads(threads)
 
 
-def on_grid(values: Tensor, sign: Sign = "signed") -> Saliency:
-    """(1, channels, h, w) summed over the channels, (h, w), with their sign or without."""
+def sum_channels(values: Tensor, sign: Sign = "signed") -> Saliency:
+    """(1, channels, h, w) summed over the channels, (h, w), with their sign or as absolute values."""
     values = values.detach().double()
     return np.asarray((values.abs() if sign == "absolute" else values).sum(1)[0].cpu().numpy(), np.float64)
 
 
 def check_sign(sign: str) -> None:
-    """Raise OptionError for what is no sign."""
+    """Raise OptionError for an unknown sign."""
     if sign not in get_args(Sign):
         raise OptionError(f"sign must be one of {', '.join(get_args(Sign))}, not {sign!r}")
-
-
-def _origin(kind: str) -> str:
-    return {"onnx": "an ONNX file", "python": "a Python function", "keras": "a Keras file"}.get(kind, f"kind {kind}")
-
-
-def _bundled_numbers() -> str:
-    """The numbers the torch form of the bundled classifier was made for."""
-    presets = import_module("becausal.models.preprocess").PRESETS
-    return str(presets["tf"])

@@ -8,19 +8,20 @@ import numpy as np
 from becausal.core.contracts import Finding, Needs, Search
 from becausal.core.errors import OptionError
 from becausal.core.problem import Problem
-from becausal.methods.gradients import Sign, check_sign, explained, on_grid, open_up, require
+from becausal.methods.gradients import Sign, attribution_context, check_sign, require, sum_channels, to_torch
 
 
 @dataclass(frozen=True, kw_only=True)
 class IntegratedGradients:
-    """Gradients of the label's logit, summed on the straight way from the background to the view.
+    """Gradients of the label's logit, integrated along the straight line from the background to the view.
 
-    Each channel of a pixel gets (x - x') times the mean gradient; all of them add up to the logit of the view less that
-    of the background (completeness).
+    Each channel of a pixel gets (x - x') times the mean gradient. The sum over all of them is the logit of the view minus
+    that of the background (completeness).
 
-    steps: gradients on the way, by Gauss-Legendre quadrature.
-    sign: absolute sums sizes over channels, as the paper's authors show it, for signs change from pixel to pixel within
-    an object; signed keeps them: evidence for the label above 0, against it below.
+    Attributes:
+        steps: Number of gradients along the line, by Gauss-Legendre quadrature.
+        sign: absolute sums absolute values over the channels, as the authors of the paper show it, since signs change
+            from pixel to pixel within an object; signed keeps the sign, positive for evidence for the label.
     """
 
     steps: int = 50
@@ -35,16 +36,16 @@ class IntegratedGradients:
         check_sign(self.sign)
 
     def search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]:
-        """The map, without a question."""
+        """The map, without model calls of the engine."""
         yield from ()
-        opened = open_up(problem, self.name)
+        torch_problem = to_torch(problem, self.name)
         captum = require("captum.attr", self.name)
-        with explained(self.name, opened):
-            values = captum.IntegratedGradients(opened.logits).attribute(
-                opened.view,
-                baselines=opened.background,
-                target=opened.label_id,
+        with attribution_context(self.name, torch_problem):
+            values = captum.IntegratedGradients(torch_problem.logits).attribute(
+                torch_problem.view,
+                baselines=torch_problem.background,
+                target=torch_problem.label_id,
                 n_steps=self.steps,
                 internal_batch_size=10,
             )
-        return Finding(on_grid(values, self.sign))
+        return Finding(sum_channels(values, self.sign))

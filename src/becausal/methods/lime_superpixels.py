@@ -1,8 +1,6 @@
-"""LIME: a linear model of the classifier around the view, over superpixels.
+"""`lime`: a linear surrogate model over superpixels (Ribeiro, Singh and Guestrin, 2016).
 
-After Ribeiro, Singh, Guestrin: "Why should I trust you?", KDD 2016. Own code, no library: the lime package wants a
-function of whole images and would call the model itself, past batches, memo and budget; what it adds to the formula
-below is a segmentation of two-dimensional colour images.
+Implemented here, since the lime package calls the model itself, without the engine's batches, cache and budget.
 """
 
 from collections.abc import Iterator
@@ -16,18 +14,21 @@ from becausal.core.contracts import Answers, Finding, Needs, Search, Visible
 from becausal.core.errors import OptionError
 from becausal.core.patches import fit_ridge, superpixels
 from becausal.core.problem import Problem
-from becausal.methods.waves import WAVE, scores, stream
+from becausal.methods.waves import WAVE, run_waves, scores
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lime:
-    """LIME, `lime`.
+    """LIME: a linear model fitted to random sets of superpixels; a pixel's value is its superpixel's weight.
 
-    samples: how many sets of superpixels are asked. patches: about how many superpixels. kernel: the width of the
-    exponential kernel, which weighs a sample by exp(-d²/kernel²), d the cosine distance from the whole view. ridge: the
-    penalty on the squared weights. A pixel's value is its superpixel's weight.
+    For a label-only classifier the score is 1 where the target is kept, else 0.
 
-    Where the classifier gives labels only, the score is 1 where the target is kept and 0 elsewhere.
+    Attributes:
+        samples: Number of random sets of superpixels.
+        patches: Approximate number of superpixels.
+        kernel: Width of the exponential kernel: a sample has weight exp(-d²/kernel²), with d its cosine distance from
+            the whole view.
+        ridge: Penalty on the squared weights.
     """
 
     samples: int = 1000
@@ -50,22 +51,22 @@ class Lime:
     def search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]:
         patch = superpixels(problem.view, self.patches)
         count = int(patch.max()) + 1
-        shown = rng.random((self.samples, count)) < 0.5  # a bit per superpixel: small, whatever the view's size
+        shown = rng.random((self.samples, count)) < 0.5
         shown[0] = True
         answered: list[NDArray[np.float64]] = []
 
-        def learn(wave: Visible, answers: Answers) -> None:
+        def update(wave: Visible, answers: Answers) -> None:
             answered.append(scores(answers))
 
         def waves() -> Iterator[Visible]:
             for start in range(0, self.samples, WAVE):
                 yield shown[start : start + WAVE].take(patch, axis=1)
 
-        yield from stream(waves(), learn)
+        yield from run_waves(waves(), update)
         values = np.concatenate(answered)
         return Finding(self.weights(shown[: len(values)], values)[patch])
 
     def weights(self, shown: NDArray[np.bool_], values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The superpixels' weights, (k,), from the samples, (n, k), and their scores, (n,)."""
-        distance = 1 - np.sqrt(shown.mean(axis=1))  # the cosine distance of a set of k ones among n from all ones
+        """The weights of the superpixels, (k,), from the samples, (n, k), and their scores, (n,)."""
+        distance = 1 - np.sqrt(shown.mean(axis=1))  # cosine distance of each sample from all ones
         return fit_ridge(shown, values, np.exp(-((distance / self.kernel) ** 2)), self.ridge)

@@ -9,32 +9,33 @@ from becausal.core.contracts import Finding, Needs, Search
 from becausal.core.errors import ModelError, OptionError
 from becausal.core.problem import Problem
 from becausal.methods.gradients import (
-    INSTEAD,
-    Opened,
-    Step,
-    explained,
-    name_reused,
-    on_grid,
-    open_up,
+    ALTERNATIVES,
+    LayerCall,
+    TorchProblem,
+    attribution_context,
+    describe_layer,
+    find_reused,
     require,
-    say_layer,
-    walk,
+    sum_channels,
+    to_torch,
+    trace_layers,
 )
 
 Rule = Literal["epsilon", "zplus"]
-LEAKED = 0.01  # share of the relevance that may get lost before it is said
+TOLERANCE = 0.01  # share of the relevance that may be lost without a note
 
 
 @dataclass(frozen=True, kw_only=True)
 class Relevance:
-    """The label's logit, handed back from layer to layer in proportion to what each unit contributed.
+    """The label's logit, propagated back from layer to layer in proportion to what each unit contributed.
 
-    The map is the relevance of the input, summed over channels with its sign. Its sum is the logit, less what biases
-    and the stabiliser took.
+    The map is the relevance of the input, summed over the channels with its sign. Its sum is the logit, minus what biases
+    and the stabiliser absorb.
 
-    rule: zplus hands relevance to positive contributions only, in the first convolution to all alike; epsilon to
-    positive and negative ones everywhere, as the paper's first rule does.
-    epsilon: what is added to each denominator of the epsilon rule, away from 0.
+    Attributes:
+        rule: zplus propagates to positive contributions only, and uniformly in the first convolution; epsilon to
+            positive and negative contributions in all layers, the first rule of the paper.
+        epsilon: Stabiliser added to each denominator of the epsilon rule, away from 0.
     """
 
     rule: Rule = "zplus"
@@ -50,46 +51,45 @@ class Relevance:
             raise OptionError(f"epsilon must be above 0, not {self.epsilon}")
 
     def search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]:
-        """The map, without a question."""
+        """The map, without model calls of the engine."""
         yield from ()
-        opened = open_up(problem, self.name).copied()
+        torch_problem = to_torch(problem, self.name).copied()
         captum = require("captum.attr", self.name)
-        with explained(self.name, opened):
-            self._attach_rules(opened, walk(opened))
-            values, missing = captum.LRP(opened.logits).attribute(
-                opened.view.clone(), target=opened.label_id, return_convergence_delta=True
+        with attribution_context(self.name, torch_problem):
+            self._attach_rules(torch_problem, trace_layers(torch_problem))
+            values, missing = captum.LRP(torch_problem.logits).attribute(
+                torch_problem.view.clone(), target=torch_problem.label_id, return_convergence_delta=True
             )
-        notes = _say_leak(float(values.detach().sum()), float(missing.detach().sum()))
-        return Finding(on_grid(values), notes=notes)
+        notes = _describe_leak(float(values.detach().sum()), float(missing.detach().sum()))
+        return Finding(sum_channels(values), notes=notes)
 
-    def _attach_rules(self, opened: Opened, steps: list[Step]) -> None:
-        """Say for each layer how relevance passes it; captum finds the rule on the layer."""
-        if reused := name_reused(steps):
+    def _attach_rules(self, torch_problem: TorchProblem, calls: list[LayerCall]) -> None:
+        """Set the propagation rule of each layer, where captum reads it."""
+        if reused := find_reused(calls):
             raise ModelError(
-                f"the method lrp needs each layer to be used once, and {reused} is used more than once: give every "
-                f"place its own; {INSTEAD}"
+                f"the method lrp needs each layer to be used once, and {reused} is used more than once: create one layer "
+                f"per use; or {ALTERNATIVES}"
             )
         from torch import nn
 
         from becausal.methods import lrp_rules as rules
 
-        for step in steps:
-            if isinstance(step.layer, nn.Softmax) or not rules.is_known(step.layer):
-                what = say_layer(step.name, step.layer)
-                raise ModelError(f"captum's LRP has no rule for the layer {what}; {INSTEAD}")
+        for call in calls:
+            if isinstance(call.layer, nn.Softmax) or not rules.is_known(call.layer):
+                raise ModelError(f"captum's LRP has no rule for the layer {describe_layer(call)}: {ALTERNATIVES}")
         if self.rule == "epsilon":
-            rules.attach_epsilon(opened.own, self.epsilon)
+            rules.attach_epsilon(torch_problem.own, self.epsilon)
         else:
-            rules.attach_zplus(opened.own, steps, self.epsilon)
+            rules.attach_zplus(torch_problem.own, calls, self.epsilon)
 
 
-def _say_leak(total: float, missing: float) -> tuple[str, ...]:
+def _describe_leak(total: float, missing: float) -> tuple[str, ...]:
     logit = total + missing
-    if abs(missing) <= LEAKED * max(abs(logit), 1e-6):
+    if abs(missing) <= TOLERANCE * max(abs(logit), 1e-6):
         return ()
     if abs(total) > abs(logit):
         return (
-            f"lrp: relevance grew from {logit:.3g} to {total:.3g}: sums written as functions (x + y) are invisible to "
-            "captum, so write them as layers",
+            f"lrp: relevance grew from {logit:.3g} to {total:.3g}: captum does not see sums written as functions (x + y), "
+            "write them as layers",
         )
-    return (f"lrp: {total / logit:.1%} of the logit's relevance reached the view; biases kept the rest",)
+    return (f"lrp: {total / logit:.1%} of the logit's relevance reached the view; biases absorbed the rest",)

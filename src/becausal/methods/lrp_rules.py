@@ -1,8 +1,8 @@
-"""Rules of relevance propagation, as captum takes them, and which layer gets which: imported only where captum is.
+"""Rules of relevance propagation in captum's form, and their assignment to layers; needs captum.
 
-captum's rule of positive contributions clamps weights, which is right only where inputs are not negative. Where they
-are, the layer is written anew over the positive and the negative part of its input, both counted upwards; it computes
-the same, and the rule is right again.
+captum's rule of positive contributions clamps weights, which is correct only for non-negative inputs. For other inputs
+the layer is rewritten over the positive part and the negated negative part of its input. It computes the same result,
+and the rule is correct again.
 """
 
 from typing import Any
@@ -12,9 +12,9 @@ from captum.attr._utils.custom_modules import Addition_Module
 from captum.attr._utils.lrp_rules import Alpha1_Beta0_Rule, EpsilonRule, IdentityRule, PropagationRule
 from torch import nn
 
-from becausal.methods.gradients import Step
+from becausal.methods.gradients import LayerCall
 
-_OWN = (nn.ReLU, nn.Dropout, nn.Tanh)  # captum passes relevance through these by itself
+_OWN = (nn.ReLU, nn.Dropout, nn.Tanh)  # captum propagates relevance through these itself
 _PASS = (
     nn.ReLU6, nn.Hardtanh, nn.GELU, nn.SiLU, nn.Hardswish, nn.ELU, nn.LeakyReLU, nn.Sigmoid, nn.Hardsigmoid,
     nn.Softplus, nn.Mish,
@@ -24,7 +24,7 @@ _POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d
 
 
 class FlatRule(PropagationRule):  # type: ignore[misc]
-    """Every input of a unit gets the same share: for the first layer, whose inputs are colours of either sign."""
+    """Every input of a unit gets the same share; for the first layer, whose inputs are colours of either sign."""
 
     def _manipulate_weights(self, module: Any, inputs: Any, outputs: Any) -> None:
         module.weight.data = torch.ones_like(module.weight.data)
@@ -35,14 +35,14 @@ class FlatRule(PropagationRule):  # type: ignore[misc]
 
 
 class Signs(nn.Module):  # type: ignore[misc]
-    """(n, c, …) as (n, 2c, …): the positive part, then the negative one counted upwards; relevance passes unchanged."""
+    """(n, c, …) to (n, 2c, …): the positive part, then the negated negative part; relevance passes unchanged."""
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         return torch.cat([values.clamp_min(0), (-values).clamp_min(0)], 1)
 
 
 class Join(nn.Module):  # type: ignore[misc]
-    """The way back from `Signs`: positive less negative part. The one that gave the result its sign gets relevance."""
+    """The inverse of `Signs`: first minus second part. The part that determines the result's sign gets the relevance."""
 
     def forward(self, parts: torch.Tensor) -> torch.Tensor:
         up, down = parts.chunk(2, 1)
@@ -53,7 +53,7 @@ class Join(nn.Module):  # type: ignore[misc]
 
 
 class SignedSum(nn.Module):  # type: ignore[misc]
-    """a + b, so that each part of it that has the sum's sign gets relevance in proportion."""
+    """a + b; relevance is shared in proportion by the parts with the sign of the sum."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class SignedSum(nn.Module):  # type: ignore[misc]
 
 
 class SignedConv(nn.Module):  # type: ignore[misc]
-    """A convolution over both parts of its input, with the weights of the negative part turned round."""
+    """A convolution over both parts of its input, with negated weights for the negative part."""
 
     def __init__(self, conv: nn.Conv2d) -> None:
         super().__init__()
@@ -81,28 +81,28 @@ class SignedConv(nn.Module):  # type: ignore[misc]
 
 
 def is_known(layer: nn.Module) -> bool:
-    """Whether relevance can pass the layer: known kinds, and layers of the user's own without weights, as sums."""
+    """Whether there is a rule for the layer: known classes, and the user's own layers without weights, e.g. sums."""
     known = (*_OWN, *_PASS, *_LINEAR, *_POOLS, nn.Flatten, nn.Identity, nn.Dropout2d, nn.ZeroPad2d)
     foreign = not type(layer).__module__.startswith("torch.nn") and next(layer.parameters(), None) is None
     return isinstance(layer, known) or foreign
 
 
 def attach_epsilon(own: nn.Module, epsilon: float) -> None:
-    """Give every layer the epsilon rule, but for activations, which relevance passes unchanged."""
+    """Give every layer the epsilon rule, except activations, which pass relevance unchanged."""
     for layer in _leaves(own):
         if type(layer) not in _OWN:
             layer.rule = IdentityRule() if isinstance(layer, _PASS) else EpsilonRule(epsilon)
 
 
-def attach_zplus(own: nn.Module, steps: list[Step], epsilon: float) -> None:
-    """Give linear layers the positive contributions, the first convolution an even share, biases nothing."""
-    first: Any = next((step.layer for step in steps if isinstance(step.layer, nn.Conv2d)), None)
-    for step in steps:
-        layer = step.layer
-        if step.is_sum:
-            _put(own, step.name, SignedSum())
-        elif isinstance(layer, nn.Conv2d) and layer.groups == 1 and step.lowest < 0 and layer is not first:
-            _put(own, step.name, SignedConv(layer))
+def attach_zplus(own: nn.Module, calls: list[LayerCall], epsilon: float) -> None:
+    """Give linear layers the rule of positive contributions, the first convolution the flat rule, biases nothing."""
+    first: Any = next((call.layer for call in calls if isinstance(call.layer, nn.Conv2d)), None)
+    for call in calls:
+        layer = call.layer
+        if call.is_sum:
+            _replace(own, call.name, SignedSum())
+        elif isinstance(layer, nn.Conv2d) and layer.groups == 1 and call.lowest < 0 and layer is not first:
+            _replace(own, call.name, SignedConv(layer))
     for layer in _leaves(own):
         if layer is first:
             first.rule = FlatRule()
@@ -118,7 +118,7 @@ def _leaves(own: nn.Module) -> list[nn.Module]:
     return [layer for layer in own.modules() if next(layer.children(), None) is None]
 
 
-def _put(own: nn.Module, name: str, layer: nn.Module) -> None:
-    """Put a layer in the place of that name."""
+def _replace(own: nn.Module, name: str, layer: nn.Module) -> None:
+    """Replace the layer of that name."""
     parent, _, last = name.rpartition(".")
     setattr(own.get_submodule(parent), last, layer)

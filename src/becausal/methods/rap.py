@@ -7,28 +7,28 @@ import numpy as np
 
 from becausal.core.contracts import Finding, Needs, Search
 from becausal.core.problem import Problem
-from becausal.methods.gradients import explained, on_grid, open_up
+from becausal.methods.gradients import attribution_context, sum_channels, to_torch
 
 
 @dataclass(frozen=True, kw_only=True)
 class RelativeAttributing:
-    """The label's logit, handed back by relative influence: what weighs much is relevant, for or against alike.
+    """The label's logit, propagated back by relative influence: large contributions of either sign are relevant.
 
-    At each layer both positive and negative contributions earn relevance, and what the negative ones earned beyond the
-    layer's total is then taken from all active units evenly. So relevance becomes bipolar, high on what matters and
-    below 0 on what does not, and its sum stays the logit's. The map is the input's relevance, summed over channels.
+    In each layer positive and negative contributions receive relevance; the excess over the layer's total is then
+    subtracted uniformly from all active units. Relevance thus becomes bipolar, positive for important units and negative
+    for unimportant ones, and its sum remains the logit. The map is the relevance of the input, summed over the channels.
     """
 
     name: ClassVar[str] = "rap"
     needs: ClassVar[Needs] = "gradients"
 
     def search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]:
-        """The map, without a question."""
+        """The map, without model calls of the engine."""
         yield from ()
-        opened = open_up(problem, self.name).copied()
+        torch_problem = to_torch(problem, self.name).copied()
         from becausal.methods.relative import propagate
 
-        bounds = [opened.to_input(np.full_like(problem.view[None], level)) for level in (0, 255)]
-        with explained(self.name, opened):
-            values = propagate(opened.own, opened.view, opened.label_id, bounds[0], bounds[1])
-        return Finding(on_grid(values))
+        bounds = [torch_problem.to_input(np.full_like(problem.view[None], level)) for level in (0, 255)]
+        with attribution_context(self.name, torch_problem):
+            values = propagate(torch_problem.own, torch_problem.view, torch_problem.label_id, bounds[0], bounds[1])
+        return Finding(sum_channels(values))

@@ -1,17 +1,17 @@
-"""How relevance passes each operation in Relative Attributing Propagation: imported only where torch is.
+"""The propagation rules of Relative Attributing Propagation for each operation; needs torch.
 
-Notation of the paper: unit i of a layer contributes z_ij = x_i w_ij to unit j of the next. With Z⁺_j and Z⁻_j the sums
-of the positive contributions and of the sizes of the negative ones:
+Notation of the paper: unit i of a layer contributes z_ij = x_i w_ij to unit j of the next. With Z⁺_j the sum of the
+positive contributions and Z⁻_j the sum of the absolute values of the negative ones:
 
     output layer      R_i = Σ_j |z_ij| / Σ_i |z_ij| · R_j                             absolute influence
-    hidden layers     P_i = Σ_j z⁺_ij / Z⁺_j · R_j                                    earned by positive contributions
-                      N_i = Σ_j |z⁻_ij| / (Z⁺_j + Z⁻_j) · R_j                         earned by negative ones
+    hidden layers     P_i = Σ_j z⁺_ij / Z⁺_j · R_j                                    share of positive contributions
+                      N_i = Σ_j |z⁻_ij| / (Z⁺_j + Z⁻_j) · R_j                         share of negative ones
                       R_i = P_i + N_i - Ψ  where x_i ≠ 0, Ψ = (Σ_i P_i + N_i - Σ_j R_j) / Γ     uniform shifting
 
-Γ counts the active units, x_i ≠ 0, so Σ_i R_i = Σ_j R_j. At the input z_ij = x_i w_ij - l_i w⁺_ij - h_i w⁻_ij, with l
-and h the lowest and highest colour, is nowhere negative, and only what units without weights leave over is shifted.
+Γ is the number of active units, x_i ≠ 0, so Σ_i R_i = Σ_j R_j. At the input z_ij = x_i w_ij - l_i w⁺_ij - h_i w⁻_ij, with
+l and h the lowest and highest colour, is never negative, and only the remainder of units without weights is shifted.
 
-The computation is read off the module by torch.fx, so that layers and functions are the same here.
+The operations come from a trace of the module by torch.fx, so that layers and functions are treated alike.
 """
 
 import operator
@@ -23,10 +23,11 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from becausal.core.errors import ModelError
-from becausal.methods.gradients import INSTEAD
+from becausal.core.text import one_line
+from becausal.methods.gradients import ALTERNATIVES
 
 Tensor = Any  # torch.Tensor
-Linear = Callable[[Tensor, Tensor], Tensor]  # x, weight to what the layer makes of them, without bias
+Linear = Callable[[Tensor, Tensor], Tensor]  # input and weight to the layer's output without bias
 
 _PASS = {
     F.relu, F.relu6, F.hardtanh, F.dropout, F.leaky_relu, torch.relu, torch.clamp, "relu", "clamp", "contiguous",
@@ -43,31 +44,31 @@ _ONE = torch.ones((), dtype=torch.float64)
 
 
 def propagate(module: nn.Module, view: Tensor, label_id: int, low: Tensor, high: Tensor) -> Tensor:
-    """The relevance of the input, (1, channels, h, w), for one label's logit; its sum is the logit's size.
+    """The relevance of the input, (1, channels, h, w), for one label's logit; its sum is the logit's absolute value.
 
-    module: is changed to double precision. low, high: the darkest and the brightest input there is. Raises ModelError
+    module: is converted to double precision. low, high: the darkest and the brightest possible input. Raises ModelError
     where an operation has no rule.
     """
-    walk = Walk(trace(module.double()))  # in double precision: relevance of either sign is many times its sum
+    forward = RecordingInterpreter(trace(module.double()))  # double: relevance of either sign is many times its sum
     with torch.no_grad():
-        logits = walk.run(view.double())
+        logits = forward.run(view.double())
     flat = logits.reshape(1, -1)
     start = torch.zeros_like(flat)
     start[0, min(label_id, flat.shape[1] - 1)] = flat[0, min(label_id, flat.shape[1] - 1)].abs()
-    return Backward(walk, low.double(), high.double()).relevance(start.reshape(logits.shape))
+    return RelevancePass(forward, low.double(), high.double()).relevance(start.reshape(logits.shape))
 
 
 def trace(module: nn.Module) -> fx.GraphModule:
-    """The module as a graph of operations. Raises ModelError where its computation depends on what it computes."""
+    """The module as a graph of operations. Raises ModelError where its control flow depends on values."""
     try:
         return fx.symbolic_trace(module)
-    except Exception as error:  # fx runs the user's own code: anything may come
-        reason = " ".join(str(error).split())[:160]
-        raise ModelError(f"the method rap cannot read this model's computation off ({reason}); {INSTEAD}") from error
+    except Exception as error:  # fx runs the user's own code, which may raise anything
+        reason = one_line(error, 160)
+        raise ModelError(f"the method rap cannot trace this model ({reason}): {ALTERNATIVES}") from error
 
 
-class Walk(fx.Interpreter):  # type: ignore[misc]
-    """Runs the graph and keeps what every operation was given and what it gave."""
+class RecordingInterpreter(fx.Interpreter):  # type: ignore[misc]
+    """Runs the graph and records the output of every operation."""
 
     def __init__(self, graph: fx.GraphModule) -> None:
         super().__init__(graph)
@@ -78,34 +79,34 @@ class Walk(fx.Interpreter):  # type: ignore[misc]
         return self.values[n]
 
 
-class Backward:
-    """Hands relevance back through the graph of a walk."""
+class RelevancePass:
+    """Propagates relevance back through the graph of a recorded forward pass."""
 
-    def __init__(self, walk: Walk, low: Tensor, high: Tensor) -> None:
-        self._walk = walk
+    def __init__(self, forward: RecordingInterpreter, low: Tensor, high: Tensor) -> None:
+        self._forward = forward
         self._low = low
         self._high = high
         self._is_output = True  # until the first layer with weights
 
     def relevance(self, start: Tensor) -> Tensor:
-        """The relevance of the graph's input, given that of its output."""
-        nodes = list(self._walk.module.graph.nodes)
+        """The relevance of the graph's input from that of its output."""
+        nodes = list(self._forward.module.graph.nodes)
         entry = next(node for node in nodes if node.op == "placeholder")
         held: dict[fx.Node, Tensor] = {nodes[-1].all_input_nodes[0]: start}
         for node in reversed(nodes[:-1]):
             if node not in held or node.op in ("placeholder", "get_attr"):
                 continue
-            for source, part in self._through(node, held.pop(node)).items():
+            for source, part in self._propagate(node, held.pop(node)).items():
                 held[source] = held[source] + part if source in held else part
         if entry not in held:
-            raise ModelError(f"the method rap found no way from the label back to the view; {INSTEAD}")
+            raise ModelError(f"the method rap found no path from the label back to the view: {ALTERNATIVES}")
         return held[entry]
 
-    def _through(self, node: fx.Node, given: Tensor) -> dict[fx.Node, Tensor]:
-        """What each input of an operation gets of the relevance of its output."""
+    def _propagate(self, node: fx.Node, given: Tensor) -> dict[fx.Node, Tensor]:
+        """The relevance of each input of an operation, from that of its output."""
         kind, layer = self._kind(node)
-        sources = [n for n in node.all_input_nodes if torch.is_tensor(self._walk.values[n]) and n.op != "get_attr"]
-        inputs = [self._walk.values[n] for n in sources]
+        sources = [n for n in node.all_input_nodes if torch.is_tensor(self._forward.values[n]) and n.op != "get_attr"]
+        inputs = [self._forward.values[n] for n in sources]
         if kind in _PASS and inputs[0].shape == given.shape:
             return {sources[0]: given}
         if kind in _RESHAPE:
@@ -114,114 +115,116 @@ class Backward:
             cut = given.split([x.shape[1] for x in inputs], 1)
             return dict(zip(sources, cut, strict=True))
         if kind in _WINNER:
-            return {sources[0]: pull(lambda x: self._again(node, x), inputs[0], given)}
+            return {sources[0]: vector_jacobian(lambda x: self._rerun(node, x), inputs[0], given)}
         if kind in _MEAN:
-            return {sources[0]: share(lambda x, w: w * self._again(node, x), inputs[0], _ONE, given)}
+            return {sources[0]: share_hidden(lambda x, w: w * self._rerun(node, x), inputs[0], _ONE, given)}
         if kind in _SUM and len(inputs) == 2 and inputs[0].shape == inputs[1].shape == given.shape:
-            parts = share(lambda x, w: w * x.sum(0, keepdim=True), torch.cat(inputs), _ONE, given).chunk(2)
+            parts = share_hidden(lambda x, w: w * x.sum(0, keepdim=True), torch.cat(inputs), _ONE, given).chunk(2)
             return dict(zip(sources, parts, strict=True)) if sources[0] is not sources[1] else {sources[0]: given}
-        if (made := self._linear(node, kind, layer)) is not None:
-            return {sources[0]: self._weighted(node, sources[0], *made, given)}
+        if (linear := self._linear(node, kind, layer)) is not None:
+            return {sources[0]: self._weighted(node, sources[0], *linear, given)}
         name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
         what = f"the layer {name} ({type(layer).__name__})" if layer is not None else f"the operation {name}"
-        raise ModelError(f"the method rap has no rule for {what}; {INSTEAD}")
+        raise ModelError(f"the method rap has no rule for {what}: {ALTERNATIVES}")
 
     def _weighted(self, node: fx.Node, source: fx.Node, apply: Linear, weight: Tensor, given: Tensor) -> Tensor:
-        x = self._walk.values[source]
+        x = self._forward.values[source]
         is_output, self._is_output = self._is_output, False
         if self._reaches_input(source):
             return share_input(apply, x, weight, given, self._fit(self._low, node), self._fit(self._high, node))
-        return share_output(apply, x, weight, given) if is_output else share(apply, x, weight, given)
+        return share_output(apply, x, weight, given) if is_output else share_hidden(apply, x, weight, given)
 
     def _reaches_input(self, source: fx.Node) -> bool:
-        """Whether an operation's source is the view itself, padded or as it is."""
+        """Whether an operation's source is the view itself, padded or not."""
         return source.op == "placeholder" or (
             self._kind(source)[0] in (F.pad, nn.ZeroPad2d) and source.all_input_nodes[0].op == "placeholder"
         )
 
     def _fit(self, bound: Tensor, node: fx.Node) -> Tensor:
-        """The bound as the operation sees it: padded where the view is padded."""
+        """The bound as the operation's input: padded where the view is padded."""
         source = node.all_input_nodes[0]
-        return bound if source.op == "placeholder" else self._again(source, bound)
+        return bound if source.op == "placeholder" else self._rerun(source, bound)
 
     def _kind(self, node: fx.Node) -> tuple[Any, nn.Module | None]:
-        """What an operation is: a function, a method's name, or the class of a layer, with the layer."""
+        """The kind of an operation: a function, a method's name, or a layer's class together with the layer."""
         if node.op != "call_module":
             return node.target, None
-        layer = self._walk.module.get_submodule(str(node.target))
+        layer = self._forward.module.get_submodule(str(node.target))
         return type(layer), layer
 
     def _linear(self, node: fx.Node, kind: Any, layer: nn.Module | None) -> tuple[Linear, Tensor] | None:
-        """A layer with weights as a function of input and weight, without its bias; None for anything else."""
+        """A layer with weights as a function of input and weight, without bias; None for other operations."""
         if isinstance(layer, nn.Conv2d) and layer.padding_mode == "zeros":
             return lambda x, w: layer._conv_forward(x, w, None), layer.weight
         if isinstance(layer, nn.Linear) or kind is F.linear:
-            return F.linear, layer.weight if layer is not None else self._walk.values[node.args[1]]
+            return F.linear, layer.weight if layer is not None else self._forward.values[node.args[1]]
         if kind in (F.conv2d, torch.conv2d):
             names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
-            said = dict(zip(names, node.args, strict=False)) | node.kwargs
-            rest = {key: value for key, value in said.items() if key not in names[:3]}
-            return lambda x, w: F.conv2d(x, w, None, **rest), self._walk.values[said["weight"]]
+            given = dict(zip(names, node.args, strict=False)) | node.kwargs
+            rest = {key: value for key, value in given.items() if key not in names[:3]}
+            return lambda x, w: F.conv2d(x, w, None, **rest), self._forward.values[given["weight"]]
         return None
 
-    def _again(self, node: fx.Node, x: Tensor) -> Tensor:
-        """The operation once more, on another input."""
+    def _rerun(self, node: fx.Node, x: Tensor) -> Tensor:
+        """The output of the operation for another input."""
         if node.op == "call_module":
-            made: Tensor = self._walk.module.get_submodule(str(node.target))(x)
+            output: Tensor = self._forward.module.get_submodule(str(node.target))(x)
         elif node.op == "call_method":
-            made = getattr(x, str(node.target))(*node.args[1:], **node.kwargs)
+            output = getattr(x, str(node.target))(*node.args[1:], **node.kwargs)
         else:
             kwargs = {key: value for key, value in node.kwargs.items() if key != "input"}
-            made = node.target(x, *node.args[1:], **kwargs)
-        return made
+            output = node.target(x, *node.args[1:], **kwargs)
+        return output
 
 
-def pull(apply: Callable[[Tensor], Tensor], x: Tensor, given: Tensor) -> Tensor:
-    """Σ_j ∂y_j/∂x_i · given_j."""
+def vector_jacobian(apply: Callable[[Tensor], Tensor], x: Tensor, given: Tensor) -> Tensor:
+    """The vector-Jacobian product Σ_j ∂y_j/∂x_i · given_j."""
     with torch.enable_grad():
         x = x.detach().requires_grad_(True)
         (gradient,) = torch.autograd.grad(apply(x), x, given)
     return gradient
 
 
-def divide(a: Tensor, b: Tensor) -> Tensor:
-    """a / b, and 0 where b is 0."""
+def safe_divide(a: Tensor, b: Tensor) -> Tensor:
+    """a / b; 0 where b is 0."""
     return torch.where(b != 0, a / torch.where(b != 0, b, torch.ones_like(b)), torch.zeros_like(a))
 
 
-def share(apply: Linear, x: Tensor, weight: Tensor, given: Tensor) -> Tensor:
-    """The rule of hidden layers: both kinds of contribution earn, then all active units are shifted evenly."""
+def share_hidden(apply: Linear, x: Tensor, weight: Tensor, given: Tensor) -> Tensor:
+    """The rule of hidden layers: contributions of both signs get relevance, then all active units are shifted uniformly."""
     up, down = _contributions(apply, x, weight)
     z_up, z_down = up(x), -down(x)  # Z⁺ and Z⁻
-    earned = x * pull(up, x, divide(given, z_up)) - x * pull(down, x, divide(given, z_up + z_down))
+    positive = x * vector_jacobian(up, x, safe_divide(given, z_up))
+    negative = x * vector_jacobian(down, x, safe_divide(given, z_up + z_down))
+    relevance = positive - negative
     active = (x != 0).to(x.dtype)
-    excess = earned.sum() - given.sum()
-    return earned - active * excess / active.sum().clamp_min(1)
+    excess = relevance.sum() - given.sum()
+    return relevance - active * excess / active.sum().clamp_min(1)
 
 
 def share_output(apply: Linear, x: Tensor, weight: Tensor, given: Tensor) -> Tensor:
-    """The rule of the output layer: influence by size."""
+    """The rule of the output layer: absolute influence."""
     up, down = _contributions(apply, x, weight)
-    scaled = divide(given, up(x) - down(x))
-    return x * pull(up, x, scaled) - x * pull(down, x, scaled)
+    scaled = safe_divide(given, up(x) - down(x))
+    return x * vector_jacobian(up, x, scaled) - x * vector_jacobian(down, x, scaled)
 
 
 def share_input(apply: Linear, x: Tensor, weight: Tensor, given: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """The rule of the input: contributions as distances from the lowest and the highest colour."""
     up, down = weight.clamp_min(0), weight.clamp_max(0)
-    scaled = divide(given, apply(x, weight) - apply(low, up) - apply(high, down))
-    earned = (
-        x * pull(lambda v: apply(v, weight), x, scaled)
-        - low * pull(lambda v: apply(v, up), x, scaled)
-        - high * pull(lambda v: apply(v, down), x, scaled)
+    scaled = safe_divide(given, apply(x, weight) - apply(low, up) - apply(high, down))
+    relevance = (
+        x * vector_jacobian(lambda v: apply(v, weight), x, scaled)
+        - low * vector_jacobian(lambda v: apply(v, up), x, scaled)
+        - high * vector_jacobian(lambda v: apply(v, down), x, scaled)
     )
-    return earned - (earned.sum() - given.sum()) / earned.numel()
+    return relevance - (relevance.sum() - given.sum()) / relevance.numel()
 
 
 def _contributions(
     apply: Linear, x: Tensor, weight: Tensor
 ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    """The sums of positive and of negative contributions as functions of the input, whose signs are those of x."""
+    """The sums of positive and of negative contributions as functions of the input, with the signs of x."""
     is_up = x > 0
     positive, negative = weight.clamp_min(0), weight.clamp_max(0)
 

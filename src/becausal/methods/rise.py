@@ -1,9 +1,9 @@
-"""RISE: a pixel's value is the mean score over the random mutants that show it.
+"""`rise`: the mean score over the random mutants in which a pixel is visible (Petsiuk, Das and Saenko, 2018).
 
-After Petsiuk, Das, Saenko: RISE, BMVC 2018. Its masks are soft: a coarse random grid, interpolated, dims the image.
-Here a pixel is shown or hidden, so each mask is rounded at one level drawn uniformly for the whole mask: pixel x is
-visible where u < m(x). Then P(x visible | m) = m(x) and P(x visible) = p at every pixel, whatever the cells and shifts:
-the rounding is unbiased, and the sets are as smooth as the masks they are level sets of.
+The masks of the paper are soft: a coarse random grid, interpolated, dims the image. Here a pixel is either visible or
+masked, so each soft mask m is thresholded at one level u, drawn uniformly for the whole mask: pixel x is visible where
+u < m(x). Then P(x visible | m) = m(x), and P(x visible) = p at every pixel, for all cells and shifts. The rounding is
+unbiased, and the sets are as smooth as the masks whose level sets they are.
 """
 
 from collections.abc import Iterator
@@ -16,19 +16,21 @@ from numpy.typing import NDArray
 from becausal.core.contracts import Answers, Finding, Grid, Needs, Search, Visible
 from becausal.core.errors import OptionError
 from becausal.core.problem import Problem
-from becausal.methods.waves import scores, sizes, stream
+from becausal.methods.waves import run_waves, scores, wave_sizes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rise:
-    """RISE, `rise`.
+    """RISE: randomised input sampling.
 
-    masks: how many are asked. cells: of the coarse grid along each side of the view. share: p, the chance of a pixel to
-    be visible.
+    The estimate of E[score | pixel visible] is unbiased: each pixel's sum of scores is divided by the number of mutants
+    in which it was visible, not by the expected number. For a label-only classifier the score is 1 where the target is
+    kept, else 0.
 
-    The estimate of E[score | pixel visible] is unbiased: each pixel's sum of scores is divided by how often that pixel
-    was in fact visible, not by the expected number. Where the classifier gives labels only, the score is 1 where the
-    target is kept and 0 elsewhere.
+    Attributes:
+        masks: Number of random masks.
+        cells: Number of cells of the coarse grid along each side of the view.
+        share: Probability of a pixel to be visible (p).
     """
 
     masks: int = 2000
@@ -51,7 +53,7 @@ class Rise:
         sums, counts = np.zeros(grid), np.zeros(grid, np.intp)
         total, answered = 0.0, 0
 
-        def learn(wave: Visible, answers: Answers) -> None:
+        def update(wave: Visible, answers: Answers) -> None:
             nonlocal total, answered
             values = scores(answers)
             for visible, value in zip(wave, values, strict=True):
@@ -60,15 +62,15 @@ class Rise:
             total, answered = total + float(values.sum()), answered + len(values)
 
         def waves() -> Iterator[Visible]:
-            for count in sizes(self.masks):
+            for count in wave_sizes(self.masks):
                 yield np.stack([self.draw(grid, rng) for _ in range(count)])
 
-        yield from stream(waves(), learn)
-        unseen = total / max(answered, 1)  # of a pixel that was never visible nothing is known: the overall mean
-        return Finding(np.where(counts > 0, sums / np.maximum(counts, 1), unseen))
+        yield from run_waves(waves(), update)
+        mean = total / max(answered, 1)  # for pixels that were never visible
+        return Finding(np.where(counts > 0, sums / np.maximum(counts, 1), mean))
 
     def draw(self, grid: Grid, rng: np.random.Generator) -> Visible:
-        """One random set, (*grid,)."""
+        """One random visible set, (*grid,)."""
         shifts = tuple(int(rng.integers(self.length(side))) for side in grid)
         coarse = rng.random((self.cells + 2,) * len(grid)) < self.share
         return self.field(grid, coarse, shifts) > rng.random()
@@ -78,7 +80,7 @@ class Rise:
         return -(-side // self.cells)
 
     def field(self, grid: Grid, coarse: NDArray[np.bool_], shifts: tuple[int, ...]) -> NDArray[np.float64]:
-        """The soft mask, (*grid,) in 0..1: the coarse grid (cells + 2 along each axis), shifted and interpolated."""
+        """The soft mask, (*grid,) in 0..1: the coarse grid, cells + 2 along each axis, shifted and interpolated."""
         soft = coarse.astype(np.float64)
         for side, shift in zip(grid, shifts, strict=True):
             at = (np.arange(side) + shift) / self.length(side)  # in cells, below cells + 1
@@ -86,5 +88,5 @@ class Rise:
             weights = np.zeros((side, len(coarse)))
             weights[np.arange(side), low] = 1 - (at - low)
             weights[np.arange(side), low + 1] = at - low
-            soft = np.tensordot(soft, weights, axes=(0, 1))  # the axis goes to the end, so each has its turn
+            soft = np.tensordot(soft, weights, axes=(0, 1))  # moves the axis to the end, so that each is treated once
         return soft

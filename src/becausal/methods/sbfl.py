@@ -1,8 +1,8 @@
-"""DC-SBFL: pixels ranked as suspects, as statistical fault localisation ranks the lines of a failing program.
+"""`sbfl`: pixels ranked as statistical fault localisation ranks the lines of a failing program.
 
-After Sun, Chockler, Huang, Kroening: Explaining image classifiers using statistical fault localization, ECCV 2020. A
-mutant is a test: it passes if it keeps the label. A pixel takes part in the test (is *executed*) if it is hidden in it,
-so a pixel is suspect that is hidden in the tests that fail and shown in those that pass.
+After Sun, Chockler, Huang and Kroening: Explaining image classifiers using statistical fault localization, ECCV 2020. A
+mutant is a test, which passes if the mutant keeps the label. A pixel is *executed* in the test if it is masked. Pixels
+that are masked in failing tests and visible in passing ones are the most suspicious.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,10 +12,10 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import Answers, Finding, Grid, Needs, Saliency, Search, Visible
+from becausal.core.contracts import Answers, Finding, Grid, Needs, Search, Visible
 from becausal.core.errors import OptionError
 from becausal.core.problem import Problem
-from becausal.methods.waves import sizes, stream
+from becausal.methods.waves import run_waves, wave_sizes
 
 Counts = NDArray[np.float64]  # one number per pixel
 Measure = Literal["ochiai", "tarantula", "zoltar", "wong-ii"]
@@ -23,7 +23,7 @@ Measure = Literal["ochiai", "tarantula", "zoltar", "wong-ii"]
 
 @dataclass(frozen=True)
 class Spectrum:
-    """Per pixel: e hidden, n shown; f in mutants that lost the label, p in mutants that kept it. Each (*grid,)."""
+    """Counts of mutants per pixel, each (*grid,): e masked, n visible; f failing (label lost), p passing (label kept)."""
 
     ef: Counts
     nf: Counts
@@ -32,7 +32,7 @@ class Spectrum:
 
 
 def ratio(over: Counts, under: Counts) -> Counts:
-    """over / under, 0 where both are."""
+    """over / under; 0 where under is 0."""
     return np.divide(over, under, out=np.zeros(np.broadcast(over, under).shape), where=under != 0)
 
 
@@ -46,7 +46,7 @@ def tarantula(a: Spectrum) -> Counts:
 
 
 def zoltar(a: Spectrum) -> Counts:
-    # ef / (ef + nf + ep + 10000 nf ep / ef), both sides times ef so that ef = 0 gives 0
+    # ef / (ef + nf + ep + 10000 nf ep / ef), expanded by ef so that ef = 0 gives 0
     return ratio(a.ef**2, a.ef * (a.ef + a.nf + a.ep) + 10_000 * a.nf * a.ep)
 
 
@@ -62,39 +62,43 @@ MEASURES: dict[Measure, Callable[[Spectrum], Counts]] = {
 }
 
 
-class Tally:
-    """The four counts, kept up mutant by mutant."""
+class SpectrumCounter:
+    """Accumulates the counts of a `Spectrum`."""
 
     def __init__(self, grid: Grid) -> None:
-        self.hidden_failing = np.zeros(grid)
-        self.hidden_passing = np.zeros(grid)
+        self.masked_failing = np.zeros(grid)
+        self.masked_passing = np.zeros(grid)
         self.failing = self.passing = 0
 
     def add(self, visible: Visible, holds: NDArray[np.bool_]) -> None:
-        """Count (n, *grid) mutants in, of which `holds` (n,) passed."""
-        self.hidden_failing += np.count_nonzero(~visible[~holds], axis=0)
-        self.hidden_passing += np.count_nonzero(~visible[holds], axis=0)
+        """Add mutants, (n, *grid), and whether each passed, (n,)."""
+        self.masked_failing += np.count_nonzero(~visible[~holds], axis=0)
+        self.masked_passing += np.count_nonzero(~visible[holds], axis=0)
         self.failing += int(np.count_nonzero(~holds))
         self.passing += int(np.count_nonzero(holds))
 
     def spectrum(self) -> Spectrum:
         return Spectrum(
-            ef=self.hidden_failing,
-            nf=self.failing - self.hidden_failing,
-            ep=self.hidden_passing,
-            np=self.passing - self.hidden_passing,
+            ef=self.masked_failing,
+            nf=self.failing - self.masked_failing,
+            ep=self.masked_passing,
+            np=self.passing - self.masked_passing,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sbfl:
-    """DC-SBFL, `sbfl`.
+    """DC-SBFL: spectrum-based fault localisation on random mutants.
 
-    mutants: how many are asked. measure: of suspicion. share: sigma, the share of the pixels the first mutants hide.
-    step: epsilon, by how much the share goes up after a mutant that passed and down after one that failed, so that both
-    kinds come about equally often. blocks: pixels are hidden in blocks, this many along each side of the view, on a
-    lattice shifted anew for every mutant. chains: so many shares adapt side by side, each from its own answers one by
-    one as in the paper; one chain would ask one question at a time.
+    Attributes:
+        mutants: Number of mutants.
+        measure: Measure of suspiciousness, one of ochiai, tarantula, zoltar and wong-ii.
+        share: Share of the pixels that the first mutants mask (sigma in the paper).
+        step: Change of that share, up after a passing mutant and down after a failing one, so that both are about
+            equally frequent (epsilon in the paper).
+        blocks: Number of blocks along each side of the view; pixels are masked in blocks, on a randomly shifted lattice.
+        chains: Number of shares that adapt in parallel, each to its own mutants; one chain, as in the paper, would
+            evaluate one mutant at a time.
     """
 
     mutants: int = 2000
@@ -109,7 +113,7 @@ class Sbfl:
 
     def __post_init__(self) -> None:
         if self.measure not in get_args(Measure):
-            raise OptionError(f"measure is one of {', '.join(get_args(Measure))}, not {self.measure!r}")
+            raise OptionError(f"measure must be one of {', '.join(get_args(Measure))}, not {self.measure!r}")
         for option, least in (("mutants", 1), ("blocks", 1), ("chains", 1)):
             if getattr(self, option) < least:
                 raise OptionError(f"{option} must be at least {least}, not {getattr(self, option)}")
@@ -119,23 +123,23 @@ class Sbfl:
 
     def search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]:
         grid = problem.grid
-        tally = Tally(grid)
+        counter = SpectrumCounter(grid)
         shares = np.full(self.chains, self.share)
 
-        def learn(wave: Visible, answers: Answers) -> None:
-            tally.add(wave, answers.holds)
+        def update(wave: Visible, answers: Answers) -> None:
+            counter.add(wave, answers.holds)
             moved = shares[: len(answers)] + np.where(answers.holds, self.step, -self.step)
             shares[: len(answers)] = np.clip(moved, 0.0, 1.0)
 
         def waves() -> Iterator[Visible]:
-            for count in sizes(self.mutants, self.chains):
+            for count in wave_sizes(self.mutants, self.chains):
                 yield np.stack([self.mutant(grid, share, rng) for share in shares[:count]])
 
-        yield from stream(waves(), learn)
-        return Finding(self.suspicion(tally))
+        yield from run_waves(waves(), update)
+        return Finding(MEASURES[self.measure](counter.spectrum()))
 
     def mutant(self, grid: Grid, share: float, rng: np.random.Generator) -> Visible:
-        """One set, (*grid,), with about that share of it hidden in blocks: never nothing, never everything."""
+        """One visible set, (*grid,), with about that share masked in blocks: at least one block, and not all."""
         block, count = np.zeros(grid, np.intp), 1
         for axis, side in enumerate(grid):
             length = -(-side // self.blocks)
@@ -144,10 +148,6 @@ class Sbfl:
             shape[axis] = side
             block = block * (along[-1] + 1) + along.reshape(shape)
             count *= int(along[-1]) + 1
-        hidden = np.zeros(count, bool)
-        hidden[rng.permutation(count)[: min(max(round(share * count), 1), max(count - 1, 1))]] = True
-        return ~hidden[block]
-
-    def suspicion(self, tally: Tally) -> Saliency:
-        """The measure of every pixel, (*grid,)."""
-        return MEASURES[self.measure](tally.spectrum())
+        masked = np.zeros(count, bool)
+        masked[rng.permutation(count)[: min(max(round(share * count), 1), max(count - 1, 1))]] = True
+        return ~masked[block]

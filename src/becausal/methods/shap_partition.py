@@ -1,7 +1,7 @@
-"""SHAP: Owen values of a hierarchy of boxes, by the shap package's partition explainer.
+"""`shap`: Owen values of a hierarchy of boxes, by the shap package's partition explainer (Lundberg and Lee, 2017).
 
-After Lundberg, Lee: A unified approach to interpreting model predictions, NeurIPS 2017. The view is halved again and
-again, across its longest side, down to small cells; the library spends its calls where the values are large.
+The view is halved recursively across its longest side, down to small cells. The library spends its evaluations where the
+values are large.
 """
 
 import warnings
@@ -17,23 +17,24 @@ from becausal.core.contracts import Answers, Finding, Grid, Needs, Saliency, Sea
 from becausal.core.errors import MissingExtraError, OptionError
 from becausal.core.problem import Problem
 from becausal.core.regions import Region, cut, whole
-from becausal.methods.bridge import Ask, Ended, GlobalNumbers, bridge
+from becausal.methods.bridge import Evaluate, GlobalRandomState, SearchStopped, bridge
 from becausal.methods.waves import WAVE, scores
 
-Model = Callable[[NDArray[np.bool_]], NDArray[np.float64]]  # (n, cells) sets to n scores
-LEAST = 4  # evaluations: the empty view, the whole, and the first pair of halves
+ScoreFunction = Callable[[NDArray[np.bool_]], NDArray[np.float64]]  # sets of cells, (n, cells), to n scores
+MIN_EVALUATIONS = 4  # the fully masked view, the whole view, and the first pair of halves
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shap:
-    """Partition SHAP, `shap`.
+    """Partition SHAP: Owen values of the cells, shared equally by their pixels.
 
-    evaluations: how many mutants at most the library asks. cells: the finest boxes, along the longest side of the view.
-    A pixel's value is its cell's Owen value over the cell's pixels, so that the values add up to the score of the whole
-    view less that of the empty one.
+    The values add up to the score of the whole view minus that of the fully masked one. For a label-only classifier the
+    score is 1 where the target is kept, else 0. After a stop the library runs again on the recorded scores, limited to
+    the evaluations that were made.
 
-    Where the classifier gives labels only, the score is 1 where the target is kept and 0 elsewhere. Told to stop, the
-    library runs again from memory, with as many evaluations as were answered: the same search, cut short.
+    Attributes:
+        evaluations: Maximum number of mutants.
+        cells: Number of smallest boxes along the longest side of the view.
     """
 
     evaluations: int = 2000
@@ -43,8 +44,8 @@ class Shap:
     needs: ClassVar[Needs] = "labels"
 
     def __post_init__(self) -> None:
-        if self.evaluations < LEAST:
-            raise OptionError(f"evaluations must be at least {LEAST}, not {self.evaluations}")
+        if self.evaluations < MIN_EVALUATIONS:
+            raise OptionError(f"evaluations must be at least {MIN_EVALUATIONS}, not {self.evaluations}")
         if self.cells < 2:
             raise OptionError(f"cells must be at least 2, not {self.cells}")
 
@@ -53,37 +54,37 @@ class Shap:
         explainer = _load_partition_explainer()
         if tree.count < 2:
             return Finding(np.zeros(problem.grid))
-        seed, seen = int(rng.integers(2**32)), Seen(tree.cell)
+        seed, log = int(rng.integers(2**32)), ScoreLog(tree.cell)
 
-        def run(model: Model, evaluations: int) -> NDArray[np.float64]:
-            # A batch of theirs is a wave of ours. Their search asks in pairs, and may pass an odd limit by one.
+        def run(model: ScoreFunction, evaluations: int) -> NDArray[np.float64]:
+            # One batch of the library is one wave. It evaluates pairs, and may exceed an odd limit by one.
             result = explainer(model, _Masker(tree.linkage))(
                 np.ones((1, tree.count), bool), max_evals=evaluations // 2 * 2, batch_size=WAVE, silent=True
             )
             return np.asarray(result.values[0], np.float64)
 
-        values = yield from bridge(lambda ask: run(seen.asking(ask), self.evaluations), seed=seed)
+        values = yield from bridge(lambda evaluate: run(log.recording(evaluate), self.evaluations), seed=seed)
         if values is not None:
-            return Finding(spread(values, tree.cell))
-        note = f"shap was stopped after {seen.count} of {self.evaluations} mutants"
-        if seen.count < LEAST:
+            return Finding(pixel_values(values, tree.cell))
+        note = f"shap was stopped after {log.count} of {self.evaluations} mutants"
+        if log.count < MIN_EVALUATIONS:
             return Finding(np.zeros(problem.grid), notes=(note,))
-        with GlobalNumbers(seed):
-            values = run(seen.recall, seen.count)
-        return Finding(spread(values, tree.cell), notes=(note,))
+        with GlobalRandomState(seed):
+            values = run(log.replay, log.count)
+        return Finding(pixel_values(values, tree.cell), notes=(note,))
 
 
 def _load_partition_explainer() -> Any:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about matplotlib and others, while it loads its plots
+            warnings.simplefilter("ignore")  # from the plotting libraries it imports
             return import_module("shap").PartitionExplainer
     except ImportError as error:
         raise MissingExtraError("shap", "shap", "the method shap") from error
 
 
 class _Masker:
-    """What the library asks of a masker: here a question is the set itself."""
+    """The masker that the library expects; a masked input is the set of cells itself."""
 
     immutable_outputs = True
 
@@ -95,31 +96,31 @@ class _Masker:
         return shown[None].copy()
 
 
-class Seen:
-    """What was asked and answered so far."""
+class ScoreLog:
+    """The scores of all sets evaluated so far."""
 
     def __init__(self, cell: NDArray[np.intp]) -> None:
         self.count = 0
         self._cell = cell
         self._scores: dict[bytes, float] = {}
 
-    def asking(self, ask: Ask) -> Model:
-        """The model the library sees; it remembers all answers, also those that come with the word to stop."""
+    def recording(self, evaluate: Evaluate) -> ScoreFunction:
+        """The function that the library calls; it records all scores, including those that come with a stop."""
 
         def model(shown: NDArray[np.bool_]) -> NDArray[np.float64]:
             try:
-                return self._learn(shown, ask(shown[:, self._cell]))
-            except Ended as end:
-                self._learn(shown, end.answers)
+                return self._record(shown, evaluate(shown[:, self._cell]))
+            except SearchStopped as stop:
+                self._record(shown, stop.answers)
                 raise
 
         return model
 
-    def recall(self, shown: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """The scores of sets that were asked before."""
+    def replay(self, shown: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """The recorded scores of these sets."""
         return np.array([self._scores[_key(row)] for row in shown])
 
-    def _learn(self, shown: NDArray[np.bool_], answers: Answers) -> NDArray[np.float64]:
+    def _record(self, shown: NDArray[np.bool_], answers: Answers) -> NDArray[np.float64]:
         values = scores(answers)
         self.count += len(values)
         self._scores.update((_key(row), float(value)) for row, value in zip(shown, values, strict=False))
@@ -131,11 +132,12 @@ def _key(row: NDArray[np.bool_]) -> bytes:
 
 
 @dataclass(frozen=True)
-class Tree:
+class BoxTree:
     """A hierarchy of boxes.
 
-    cell: (*grid,) the number of the finest box each pixel lies in. linkage: (count - 1, 4), one row per join in scipy's
-    form (left, right, distance, size), small boxes first.
+    Attributes:
+        cell: (*grid,) the number of the smallest box each pixel lies in.
+        linkage: (count - 1, 4), one row per merge in scipy's form (left, right, distance, size), small boxes first.
     """
 
     cell: NDArray[np.intp]
@@ -146,8 +148,8 @@ class Tree:
         return len(self.linkage) + 1
 
 
-def halve(grid: Grid, finest: int) -> Tree:
-    """The view halved across its longest side until no side is above `finest`, read back from the leaves."""
+def halve(grid: Grid, finest: int) -> BoxTree:
+    """The grid halved across its longest side until no side is above `finest`."""
     levels: list[tuple[Region, int]] = [(whole(grid), -1)]  # each box and its parent, parents first
     for index, (box, _) in enumerate(levels):
         axis = int(np.argmax(box.shape))
@@ -169,9 +171,9 @@ def halve(grid: Grid, finest: int) -> Tree:
         size[index] = size[left] + size[right]
         rows.append((number[left], number[right], levels[index][0].size, size[index]))
         number[index] = len(leaves) + len(rows) - 1
-    return Tree(cell, np.array(rows, np.float64).reshape(-1, 4))
+    return BoxTree(cell, np.array(rows, np.float64).reshape(-1, 4))
 
 
-def spread(values: NDArray[np.float64], cell: NDArray[np.intp]) -> Saliency:
-    """Each cell's value shared out evenly over its pixels, (*grid,)."""
+def pixel_values(values: NDArray[np.float64], cell: NDArray[np.intp]) -> Saliency:
+    """Each cell's value, shared equally by its pixels, (*grid,)."""
     return (values / np.bincount(cell.ravel()))[cell]

@@ -1,4 +1,4 @@
-"""Layers that stand around or in place of a user's: imported only where torch is."""
+"""Layers that wrap or replace those of a user's module; needs torch."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-NEAR = 1e-4
-FAINT = 1e-12
+SAME = 1e-4  # difference up to which two outputs are the same
+LOWEST = 1e-12  # probability whose logarithm is still taken
 
 
 class Logits(nn.Module):  # type: ignore[misc]
-    """A classifier's module as (n, classes) logits, whatever form it answers in.
+    """A module with (n, classes) logits as output, whatever the form of its own output.
 
-    A single column v, the evidence for the second of two classes, becomes (-v/2, v/2); probabilities their logarithms.
+    A single column v, the logit of the second of two classes, becomes (-v/2, v/2). Probabilities become their logarithms.
     """
 
     def __init__(self, own: nn.Module, *, gives_probabilities: bool) -> None:
@@ -25,30 +25,30 @@ class Logits(nn.Module):  # type: ignore[misc]
         self.own = own
         self.gives_probabilities = gives_probabilities
 
-    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        table = as_table(self.own(pictures))
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        table = output_table(self.own(images))
         if table.shape[1] == 1:
             both = torch.cat([1 - table, table], 1) if self.gives_probabilities else torch.cat([-table, table], 1) / 2
         else:
             both = table
-        return both.clamp_min(FAINT).log() if self.gives_probabilities else both
+        return both.clamp_min(LOWEST).log() if self.gives_probabilities else both
 
 
-def as_logits(own: nn.Module, view: torch.Tensor, said: NDArray[Any]) -> Logits:
-    """The module with logits. It gives probabilities where its answer to the view is what the classifier says of it.
+def as_logits(own: nn.Module, view: torch.Tensor, scores: NDArray[Any]) -> Logits:
+    """The module with logits as output. It returns probabilities if its output for the view equals the scores.
 
-    said: (1, classes) probabilities, or (1,) a label, from the classifier.
+    scores: what the classifier returns for the view, (1, classes) probabilities or (1,) a label.
     """
     with torch.no_grad():
-        table = as_table(own(view)).float().cpu().numpy()
-    told = said[:, -table.shape[1] :] if said.ndim == 2 else table * np.nan
-    logits = Logits(own, gives_probabilities=told.shape == table.shape and np.allclose(told, table, atol=NEAR))
+        table = output_table(own(view)).float().cpu().numpy()
+    expected = scores[:, -table.shape[1] :] if scores.ndim == 2 else table * np.nan
+    logits = Logits(own, gives_probabilities=expected.shape == table.shape and np.allclose(expected, table, atol=SAME))
     logits.eval()
     return logits
 
 
-def as_table(output: Any) -> torch.Tensor:
-    """The scores in whatever a module returned, (n, columns)."""
+def output_table(output: Any) -> torch.Tensor:
+    """The scores in a module's output of any form, (n, columns)."""
     if hasattr(output, "logits"):
         output = output.logits
     elif isinstance(output, dict):
@@ -60,14 +60,14 @@ def as_table(output: Any) -> torch.Tensor:
 
 
 class GuidedReLU6(nn.ReLU):  # type: ignore[misc]
-    """ReLU6 that hooks for ReLU find."""
+    """ReLU6 as a subclass of ReLU, so that hooks for ReLU apply to it."""
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
         return values.clamp(0, 6)
 
 
 class TwoReLUs(nn.Module):  # type: ignore[misc]
-    """ReLU6 as 6 - relu(6 - relu(x)), so that a rule for ReLU gives the rule for it."""
+    """ReLU6 as 6 - relu(6 - relu(x)), so that rules for ReLU apply to it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class TwoReLUs(nn.Module):  # type: ignore[misc]
 
 
 def replace_layers(module: nn.Module, kind: type[nn.Module], make: Callable[[], nn.Module]) -> None:
-    """Put a new layer in the place of each one of a kind, in the module itself."""
+    """Replace every layer of exactly this class by a new one, in place."""
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is kind:

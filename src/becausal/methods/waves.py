@@ -1,4 +1,4 @@
-"""What the methods that only ask have in common: a score for each answer, and questions in waves."""
+"""What the black-box methods share: a score for each answer, and mutants evaluated in waves."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -7,33 +7,33 @@ from numpy.typing import NDArray
 
 from becausal.core.contracts import Answers, Search, Stop, Visible
 
-WAVE = 64  # questions at a time: the same whatever the batch size, so that results do not depend on it
+WAVE = 64  # mutants per wave, independent of the batch size, so that results do not depend on it
 
-Learn = Callable[[Visible, Answers], None]  # the questions that were answered, (n, *grid), and their n answers
+Update = Callable[[Visible, Answers], None]  # takes the mutants that were evaluated, (n, *grid), and their n answers
 
 
 def scores(answers: Answers) -> NDArray[np.float64]:
-    """The label's probability, (n,); from a label-only classifier 1 where the target is kept and 0 elsewhere."""
+    """The label's probability, (n,); for a label-only classifier 1 where the target is kept, else 0."""
     return np.where(np.isnan(answers.confidence), answers.holds, answers.confidence).astype(np.float64)
 
 
-def stream(waves: Iterable[Visible], learn: Learn) -> Search[bool]:
-    """Ask wave after wave and learn from each; whether all were answered.
+def run_waves(waves: Iterable[Visible], update: Update) -> Search[bool]:
+    """Evaluate wave after wave and call `update` with each; returns whether all were evaluated.
 
-    The next wave is made only after `learn` has seen the last, and none is kept. Told to stop, it learns from the
-    answers that came with the word.
+    The next wave is made only after `update` has returned, and none is kept. On a stop, `update` gets the answers that
+    came with it.
     """
     for wave in waves:
         try:
             answers = yield wave
-        except Stop as told:
-            learn(wave[: len(told.answers)], told.answers)
+        except Stop as stop:
+            update(wave[: len(stop.answers)], stop.answers)
             return False
-        learn(wave, answers)
+        update(wave, answers)
     return True
 
 
-def sizes(total: int, wave: int = WAVE) -> Iterator[int]:
-    """How many questions each wave has, `total` in all."""
+def wave_sizes(total: int, wave: int = WAVE) -> Iterator[int]:
+    """The number of mutants in each wave, `total` in all."""
     for start in range(0, total, wave):
         yield min(wave, total - start)

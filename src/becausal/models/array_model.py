@@ -1,7 +1,8 @@
-"""A classifier made of three parts: a composer of numpy batches, a function that runs the network, a reading."""
+"""A classifier around any network that takes and returns numpy arrays."""
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
@@ -9,38 +10,42 @@ from numpy.typing import NDArray
 
 from becausal.core.contracts import ModelInfo, Pixels, Visible
 from becausal.models.compose import Composer, StagedArrays
-from becausal.models.outputs import Reading
+from becausal.models.outputs import OutputDecoder
+
+RunBatch = Callable[[NDArray[Any]], NDArray[Any]]  # a batch in the model's layout to raw output, one row per image
 
 
 @final
 class ArrayClassifier:
-    """Any network that takes numpy batches and returns numpy arrays.
+    """Composes batches, runs the network and decodes its output.
 
-    run: a batch in the model's layout to its raw output, one row per image. fixed_sizes: the only batch sizes, where
-    not all are allowed. One call at a time: threads wait for each other, since batches share one buffer.
+    fixed_sizes: the only allowed batch sizes, empty if any size is allowed. report: further notes, as they are now.
+    Batches share one buffer, so threads take turns.
     """
 
     def __init__(
         self,
         info: ModelInfo,
         composer: Composer,
-        run: Callable[[NDArray[Any]], NDArray[Any]],
-        reading: Reading,
+        run: RunBatch,
+        decoder: OutputDecoder,
         *,
         batch_size: int,
         fixed_sizes: tuple[int, ...] = (),
+        report: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         self._info = info
         self._composer = composer
         self._run = run
-        self._reading = reading
+        self._decoder = decoder
         self._batch_size = batch_size
         self._fixed_sizes = fixed_sizes
+        self._report = report
         self._lock = threading.Lock()
 
     @property
     def info(self) -> ModelInfo:
-        return self._info
+        return replace(self._info, notes=(*self._info.notes, *self._report()))
 
     @property
     def batch_size(self) -> int:
@@ -55,25 +60,22 @@ class ArrayClassifier:
 
     def ask(self, staged: Sequence[StagedArrays], which: NDArray[np.intp], visible: Visible) -> NDArray[Any]:
         with self._lock:
-            return self._reading.scores(self._padded(self._composer.compose(staged, which, visible)))
+            return self._scores(self._composer.compose(staged, which, visible))
 
     def classify(self, pixels: Pixels) -> NDArray[Any]:
         parts = []
         for start in range(0, len(pixels), self._batch_size):
             batch = self._composer.batch(pixels[start : start + self._batch_size])
             with self._lock:
-                parts.append(self._reading.scores(self._padded(batch)))
+                parts.append(self._scores(batch))
         return np.concatenate(parts)
 
-    def _padded(self, batch: NDArray[Any]) -> NDArray[Any]:
-        """Run a batch, repeated to a size the network takes, and give back its own rows."""
-        return run_padded(self._run, batch, self._fixed_sizes)
+    def _scores(self, batch: NDArray[Any]) -> NDArray[Any]:
+        return self._decoder.scores(run_padded(self._run, batch, self._fixed_sizes))
 
 
-def run_padded(
-    run: Callable[[NDArray[Any]], NDArray[Any]], batch: NDArray[Any], fixed_sizes: tuple[int, ...]
-) -> NDArray[Any]:
-    """The network's output for a batch of any size; the last row is repeated where only some sizes are allowed."""
+def run_padded(run: RunBatch, batch: NDArray[Any], fixed_sizes: tuple[int, ...]) -> NDArray[Any]:
+    """The network's output for a batch of any size; the last row is repeated to reach an allowed size."""
     rows = len(batch)
     if not fixed_sizes or rows in fixed_sizes:
         return run(batch)

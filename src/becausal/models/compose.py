@@ -1,7 +1,7 @@
-"""Mutants in numpy: the view where visible, its background elsewhere, in the model's own numbers and layout.
+"""Masked images as numpy batches: the view where visible, its background elsewhere, normalised, in the model's layout.
 
-Normalisation looks at one pixel at a time, so both images are normalised once, when they are staged, and a mutant is
-only a choice between two arrays: exactly what normalising the composed pixels would give.
+Normalisation acts on one pixel at a time. So view and background are normalised once, when they are staged, and masking
+only selects between two arrays. The result equals normalising the composed pixels, bit for bit.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,25 +16,24 @@ from becausal.core.contracts import Pixels, Visible
 
 Layout = Literal["nchw", "nhwc"]
 
-FEW = 12  # of so many pixels at most one may differ for a mutant to be made from the one before
+PATCH_RATIO = 12  # a row is patched in place if at most one in this many pixels changes
 
 
 @dataclass(frozen=True)
 class StagedArrays:
-    """A view and its background as bits: the mutant is background ^ (difference & visible), which is exact."""
+    """A view and its background as bits: a masked image is background ^ (difference & visible), which is exact."""
 
-    background: NDArray[Any]  # unsigned, the model's own layout
+    background: NDArray[Any]  # unsigned, in the model's layout
     difference: NDArray[Any]  # view ^ background
-    dtype: np.dtype[Any]  # what the bits mean
+    dtype: np.dtype[Any]  # what the bits stand for
 
 
 class Composer:
-    """Makes batches of mutants.
+    """Makes batches of masked images.
 
-    prepare: pixels (..., channels) to the model's numbers, channels still last. layout: where channels go.
-    dtype: of the model's input. reuses_buffer: batches share one piece of memory, good until the next one is made.
-    remembers: nobody else writes to that memory, so that of a mutant that differs little from the one before in its place
-    only the difference need be written; `forget` where somebody did.
+    Attributes:
+        is_incremental: Whether a row of the reused buffer may be patched where it differs little from the last image
+            there. Nobody else may write to the buffer; call `invalidate` if somebody did.
     """
 
     def __init__(
@@ -44,16 +43,25 @@ class Composer:
         layout: Layout = "nhwc",
         dtype: np.dtype[Any] | None = None,
         reuses_buffer: bool = True,
-        remembers: bool = False,
+        is_incremental: bool = False,
     ) -> None:
+        """Prepare to compose.
+
+        Args:
+            prepare: Normalises pixels (..., channels); channels stay last.
+            layout: Order of the axes of a batch.
+            dtype: Type of the model's input; None for what `prepare` returns.
+            reuses_buffer: Whether all batches share one buffer, valid until the next batch is made.
+            is_incremental: See the attribute; needs a reused buffer.
+        """
         self._prepare = prepare
         self._layout = layout
         self._dtype = dtype
         self._reuses_buffer = reuses_buffer
         self._buffer: NDArray[Any] = np.empty(0, np.uint8)
-        self.remembers = remembers and reuses_buffer
-        self._held: list[StagedArrays | None] = []  # the pair each row of the buffer is made of, where that is known,
-        self._shown: Visible = np.empty((0, 0), bool)  # and what it shows of it, (rows, pixels)
+        self.is_incremental = is_incremental and reuses_buffer
+        self._row_pairs: list[StagedArrays | None] = []  # the pair in each row of the buffer, None if unknown,
+        self._row_masks: Visible = np.empty((0, 0), bool)  # and which of its pixels are visible, (rows, pixels)
 
     def batch(self, pixels: Pixels) -> NDArray[Any]:
         """Whole images, (n, *grid, channels), as a batch for the model."""
@@ -65,53 +73,53 @@ class Composer:
         return np.ascontiguousarray(values)
 
     def stage(self, view: Pixels, background: Pixels) -> StagedArrays:
-        """The two images, (*grid, channels), ready to be composed."""
+        """Normalise the two images, (*grid, channels), for composing."""
         pair = self.batch(np.stack([view, background]))
         bits = pair.view(f"u{pair.itemsize}")
         return StagedArrays(bits[1].copy(), bits[0] ^ bits[1], pair.dtype)
 
     def compose(self, staged: Sequence[StagedArrays], which: NDArray[np.intp], visible: Visible) -> NDArray[Any]:
-        """A batch of mutants, one per row of `visible`, (n, *grid): row i of the pair `which[i]`."""
+        """A batch of masked images, one per row of `visible`, (n, *grid): row i from the pair `which[i]`."""
         like = staged[0].background
-        out = self._room((len(visible), *like.shape), staged[0].dtype)
+        out = self._allocate((len(visible), *like.shape), staged[0].dtype)
         bits = out.view(like.dtype)
         channels = like.shape[-1] if self._layout == "nhwc" else 1
-        every = np.empty((*visible.shape[1:], channels), f"i{like.itemsize}")  # all bits set where visible
+        mask = np.empty((*visible.shape[1:], channels), f"i{like.itemsize}")  # all bits set where visible
         for i, pair in enumerate(which.tolist()):
-            if self.remembers:
-                self._renew(i, bits[i], staged[pair], visible[i], every)
+            if self.is_incremental:
+                self._update_row(i, bits[i], staged[pair], visible[i], mask)
             else:
-                self._choose(bits[i], staged[pair], visible[i], every)
+                self._write(bits[i], staged[pair], visible[i], mask)
         return out
 
-    def forget(self) -> None:
-        """Somebody wrote to the last batch."""
-        self._held = [None] * len(self._held)
+    def invalidate(self) -> None:
+        """Forget the buffer's content, after somebody wrote to the last batch."""
+        self._row_pairs = [None] * len(self._row_pairs)
 
-    def _choose(self, out: NDArray[Any], staged: StagedArrays, visible: Visible, every: NDArray[Any]) -> None:
-        """One mutant, written whole. every: room for (*grid, channels) numbers, or one channel if they come first."""
-        for channel in range(every.shape[-1]):
-            np.negative(visible.view(np.int8), out=every[..., channel], dtype=every.dtype)
-        where = every.view(out.dtype) if self._layout == "nhwc" else every.view(out.dtype)[..., 0]
-        np.bitwise_and(staged.difference, where, out=out)
+    def _write(self, out: NDArray[Any], staged: StagedArrays, visible: Visible, mask: NDArray[Any]) -> None:
+        """Write one masked image. mask: scratch space, (*grid, channels), or one channel if channels come first."""
+        for channel in range(mask.shape[-1]):
+            np.negative(visible.view(np.int8), out=mask[..., channel], dtype=mask.dtype)
+        selected = mask.view(out.dtype) if self._layout == "nhwc" else mask.view(out.dtype)[..., 0]
+        np.bitwise_and(staged.difference, selected, out=out)
         np.bitwise_xor(out, staged.background, out=out)
 
-    def _renew(self, i: int, out: NDArray[Any], staged: StagedArrays, visible: Visible, every: NDArray[Any]) -> None:
-        """One mutant in the buffer's row i, made from the one before where that pays."""
-        shown, flat = self._shown[i], visible.reshape(-1)
-        before, self._held[i] = self._held[i], None  # not known until it is written: an interrupt may come
-        changed = shown != flat if before is staged else flat
-        if FEW * np.count_nonzero(changed) > flat.size:
-            self._choose(out, staged, visible, every)
+    def _update_row(self, i: int, out: NDArray[Any], staged: StagedArrays, visible: Visible, mask: NDArray[Any]) -> None:
+        """Write one masked image to the buffer's row i, as a patch of the row's last image where that is faster."""
+        row_mask, flat = self._row_masks[i], visible.reshape(-1)
+        before, self._row_pairs[i] = self._row_pairs[i], None  # unknown until the row is written, in case of an interrupt
+        changed = row_mask != flat if before is staged else flat
+        if PATCH_RATIO * np.count_nonzero(changed) > flat.size:
+            self._write(out, staged, visible, mask)
         else:
             if before is not staged:
                 out[...] = staged.background
             self._flip(out, staged.difference, np.flatnonzero(changed))
-        shown[...] = flat
-        self._held[i] = staged
+        row_mask[...] = flat
+        self._row_pairs[i] = staged
 
     def _flip(self, out: NDArray[Any], difference: NDArray[Any], pixels: NDArray[np.intp]) -> None:
-        """Show the pixels that are hidden, hide those that are shown: the same bits change."""
+        """Show these pixels where they are masked and mask them where they are visible."""
         if self._layout == "nhwc":
             rows = out.reshape(-1, out.shape[-1])
             rows[pixels] = rows.take(pixels, axis=0) ^ difference.reshape(rows.shape).take(pixels, axis=0)
@@ -120,12 +128,12 @@ class Composer:
         for plane, bits in zip(planes, difference.reshape(planes.shape), strict=True):
             plane[pixels] = plane.take(pixels) ^ bits.take(pixels)
 
-    def _room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    def _allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         if not self._reuses_buffer:
             return np.empty(shape, dtype)
         old = self._buffer
         if old.shape[1:] != shape[1:] or old.dtype != dtype or len(old) < shape[0]:
             self._buffer = np.empty(shape, dtype)
             pixels = prod(shape[1:-1] if self._layout == "nhwc" else shape[2:])
-            self._held, self._shown = [None] * shape[0], np.empty((shape[0], pixels), bool)
+            self._row_pairs, self._row_masks = [None] * shape[0], np.empty((shape[0], pixels), bool)
         return self._buffer[: shape[0]]

@@ -1,28 +1,29 @@
-"""Image classifiers of Hugging Face, from a local folder or from the hub."""
+"""Hugging Face image classifiers, from a local folder or from the hub."""
 
 import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from becausal.core.errors import MissingExtraError, ModelError, NetworkError
-from becausal.models.outputs import OutputOption
-from becausal.models.preprocess import INTERPOLATIONS, Interpolation, Normalisation, Resize
-from becausal.models.settings import Metadata, Settings
+from becausal.core.text import one_line
+from becausal.models.preprocess import Interpolation, Normalisation, Resize
+from becausal.models.settings import ModelSettings
 from becausal.models.torch_module import TorchClassifier, import_torch, wrap
 
 _RESAMPLE: dict[int, Interpolation] = dict(
-    enumerate(("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"))  # Pillow's numbers
+    enumerate(("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"))  # Pillow's constants
 )
-_PATIENCE = 5.0  # seconds to wait for the hub's first word; its own library would try again for minutes
+_HUB_TIMEOUT = 5.0  # seconds; the hub's own library would retry for minutes
 
 
-def load(target: str, settings: Settings) -> TorchClassifier:
-    """The classifier in a folder, or of that name on the hub, with its own processor's geometry and numbers.
+def load(target: str, settings: ModelSettings) -> TorchClassifier:
+    """The classifier in a folder, or of that name on the hub, with its processor's geometry and normalisation.
 
-    Raises NetworkError where it must be fetched and cannot be, ModelError where it is no image classifier.
+    Raises NetworkError if it must be downloaded and cannot be, ModelError if it is not an image classifier.
     """
     import_torch("a Hugging Face model")
     try:
@@ -36,68 +37,69 @@ def load(target: str, settings: Settings) -> TorchClassifier:
         try:
             module = transformers.AutoModelForImageClassification.from_pretrained(target, local_files_only=is_local)
         except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
-            raise ModelError(f"hf:{target} cannot be loaded: {_one_line(error)}") from error
+            raise ModelError(f"hf:{target} cannot be loaded: {one_line(error, 200)}") from error
         processor = _find_processor(transformers, target, is_local=is_local)
-    found = read_metadata(module.config, processor)
-    return wrap(module, settings, found, spec=f"hf:{target}", kind="hf", sha256=_folder_sha256(transformers, target))
+    own = read_metadata(module.config, processor)
+    return wrap(module, settings, own, spec=f"hf:{target}", kind="hf", sha256=_folder_sha256(transformers, target))
 
 
-def read_metadata(config: Any, processor: Any | None) -> Metadata:
-    """Geometry, numbers and labels as the model's config and its processor say them.
+def read_metadata(config: Any, processor: Any | None) -> ModelSettings:
+    """Geometry, normalisation and labels from the model's config and its processor.
 
-    Where the margin of the centre crop is odd, the crop may lie one pixel off the processor's: it rounds down, and
-    views are cut as torchvision cuts them.
+    If the margin of the centre crop is odd, the crop may be one pixel off the processor's: that rounds down, and views
+    are cropped as in torchvision.
     """
     side = getattr(config, "image_size", None)
-    own = (side, side) if isinstance(side, int) else tuple(side) if side else None
+    input_size = (side, side) if isinstance(side, int) else tuple(side) if side else None
     names = getattr(config, "id2label", None) or {}
     labels = tuple(str(names[key]) for key in sorted(names, key=int)) or None
-    is_many = getattr(config, "problem_type", None) == "multi_label_classification"
-    output: OutputOption = "multilabel-logits" if is_many else "logits"
+    is_multilabel = getattr(config, "problem_type", None) == "multi_label_classification"
+    own = ModelSettings(labels=labels, returns="multilabel-logits" if is_multilabel else "logits")
     if processor is None:
-        note = "the model comes without a processor, so its numbers are not known"
-        return Metadata(grid=own, labels=labels, output=output, notes=(note,))
-    resize, grid, notes = _read_sizes(processor, own)
+        note = "the model has no processor, so its normalisation is not known"
+        return replace(own, crop=input_size, notes=(note,))
+    resize, crop, notes = _read_sizes(processor, input_size)
     resample = int(getattr(processor, "resample", None) or 0) if hasattr(processor, "resample") else 2
-    return Metadata(
-        numbers=_read_numbers(processor),
-        grid=grid,
+    return replace(
+        own,
+        normalisation=_read_normalisation(processor),
+        crop=crop,
         resize=resize,
-        interpolation=_RESAMPLE.get(resample, INTERPOLATIONS[1]),
-        labels=labels,
-        output=output,
+        interpolation=_RESAMPLE.get(resample, "bilinear"),
         notes=notes,
     )
 
 
-def _read_numbers(processor: Any) -> Normalisation:
-    """(x · rescale_factor - image_mean) / image_std, each where it is switched on."""
+def _read_normalisation(processor: Any) -> Normalisation:
+    """(x · rescale_factor - image_mean) / image_std, each step if it is enabled."""
     scale = float(processor.rescale_factor) if getattr(processor, "do_rescale", True) else 1.0
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     if getattr(processor, "do_normalize", False):
-        mean, std = _numbers(processor.image_mean), _numbers(processor.image_std)
+        mean, std = _as_floats(processor.image_mean), _as_floats(processor.image_std)
     if getattr(processor, "rescale_offset", False):  # EfficientNet: x · factor - 1 first
         mean = tuple(m + 1.0 for m in mean)
     if getattr(processor, "include_top", False):  # EfficientNet again: divided by std a second time
         std = tuple(s * s for s in std)
     is_flipped = bool(getattr(processor, "do_flip_channel_order", False))
-    return Normalisation(scale, mean, std, "bgr" if is_flipped else "rgb", name="its processor")
+    return Normalisation(scale, mean, std, "bgr" if is_flipped else "rgb", name="processor")
 
 
-def _read_sizes(processor: Any, own: tuple[int, int] | None) -> tuple[Resize, tuple[int, int] | None, tuple[str, ...]]:
-    """What to resize to, the grid, and what had to be assumed, in words."""
+def _read_sizes(
+    processor: Any, input_size: tuple[int, int] | None
+) -> tuple[Resize, tuple[int, int] | None, tuple[str, ...]]:
+    """The size to resize to, the crop, and notes on what was assumed."""
     size, crop = getattr(processor, "size", None), None
     if getattr(processor, "do_center_crop", False):
         crop = _pair(getattr(processor, "crop_size", None))
     if not getattr(processor, "do_resize", True) or size is None:
-        return None, crop or own, ()
+        return None, crop or input_size, ()
     if (pair := _pair(size)) is not None:
         return (pair, crop, ()) if crop else ("squash", pair, ())
     short = _entry(size, "shortest_edge")
     if short is None:
-        note = "its processor resizes in a way that is not supported: short side to the network's side instead"
-        return None, crop or own, (note,)
+        note = "the processor's way of resizing is not supported: the short side is resized to the input size instead"
+        return None, crop or input_size, (note,)
     share = getattr(processor, "crop_pct", None)
     if share and "convnext" in type(processor).__name__.lower() and short >= 384:
         return "squash", (short, short), ()  # ConvNeXT at 384 and above: no crop
@@ -106,7 +108,7 @@ def _read_sizes(processor: Any, own: tuple[int, int] | None) -> tuple[Resize, tu
     if "levit" in type(processor).__name__.lower():
         return int(256 / 224 * short), crop or (short, short), ()
     if crop is None:
-        return short, (short, short), ("its processor does not crop: cut to a square in the centre",)
+        return short, (short, short), ("the processor does not crop: a centre crop to a square is used",)
     return short, crop, ()
 
 
@@ -124,7 +126,7 @@ def _entry(size: Any, key: str) -> int | None:
     return int(value) if value is not None else None
 
 
-def _numbers(values: Any) -> tuple[float, ...]:
+def _as_floats(values: Any) -> tuple[float, ...]:
     return tuple(float(v) for v in values) if hasattr(values, "__iter__") else (float(values),)
 
 
@@ -137,20 +139,20 @@ def _is_cached(transformers: Any, name: str) -> bool:
 
 
 def _reach_hub(name: str) -> None:
-    """Raise NetworkError unless the hub answers; any answer will do."""
+    """Raise NetworkError unless the hub responds, with whatever status."""
     import urllib.error
     import urllib.request
 
-    advice = "download it elsewhere and give the folder, or set HF_HOME to a cache that has it"
+    advice = "download it on another machine and give the folder, or set HF_HOME to a cache that has it"
     if os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON"):
         raise NetworkError(f"hf:{name} is not in the cache, and HF_HUB_OFFLINE is set: {advice}")
     address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     try:
-        urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=_PATIENCE).close()
-    except urllib.error.HTTPError as answer:
-        answer.close()
+        urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=_HUB_TIMEOUT).close()
+    except urllib.error.HTTPError as response:
+        response.close()
     except (OSError, ValueError) as error:
-        raise NetworkError(f"hf:{name} is not here and {address} cannot be reached ({error}): {advice}") from None
+        raise NetworkError(f"hf:{name} is not cached and {address} cannot be reached ({error}): {advice}") from None
 
 
 def _find_processor(transformers: Any, target: str, *, is_local: bool) -> Any | None:
@@ -161,7 +163,7 @@ def _find_processor(transformers: Any, target: str, *, is_local: bool) -> Any | 
 
 
 def _folder_sha256(transformers: Any, target: str) -> str:
-    """Of the sorted files' names and hashes."""
+    """A hash over the names and hashes of the sorted files."""
     folder = Path(target)
     if not folder.is_dir():
         folder = Path(transformers.utils.cached_file(target, "config.json", local_files_only=True)).parent
@@ -174,7 +176,7 @@ def _folder_sha256(transformers: Any, target: str) -> str:
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """No progress bars and advice of the library while it loads."""
+    """Suppress the library's progress bars and warnings while it loads."""
     log = transformers.utils.logging
     before, had_bars = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity_error()
@@ -185,7 +187,3 @@ def _quiet(transformers: Any) -> Iterator[None]:
         log.set_verbosity(before)
         if had_bars:
             log.enable_progress_bar()
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

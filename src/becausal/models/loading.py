@@ -1,22 +1,20 @@
 """How a model is loaded: one record, for Python, command line, batches, page and saved explanations."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from becausal.core.errors import OptionError
 from becausal.core.options import option
-from becausal.models.endpoint.options import kept_words
-from becausal.models.preprocess import Normalisation
-
-PRESETS = ("imagenet", "tf", "caffe", "unit", "raw")
-RETURNS = ("probabilities", "logits", "multilabel", "multilabel-logits", "labels")
+from becausal.models.endpoint.options import as_pairs, without_secrets
+from becausal.models.outputs import RETURNS
+from becausal.models.preprocess import PRESETS, Normalisation
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loading:
-    """The options a model is loaded with; None where the model's own metadata, or a stated assumption, decides.
+    """The options a model is loaded with; None where the model's metadata or a default decides.
 
     Attributes:
         labels: Class names: a file, or the names themselves.
@@ -24,10 +22,10 @@ class Loading:
         resize: How an image is resized before the centre crop, e.g. 256, "256/224", "squash".
         returns: What the model returns: probabilities, logits, multilabel, multilabel-logits or labels.
         device: Where the model runs, e.g. "cpu" or "cuda".
-        batch_size: Maximum number of rows evaluated at once.
+        batch_size: Maximum number of images evaluated at once.
         threads: CPU threads for the model.
         half: Half precision, on a GPU.
-        endpoint: Options of an `oip:` model, as key=value words. They may hold secrets.
+        endpoint: Options of an `oip:` model, as key=value pairs. They may hold secrets.
     """
 
     labels: str | Path | tuple[str, ...] | None = option(
@@ -38,9 +36,9 @@ class Loading:
     preprocess: str | Path | Normalisation | None = option(
         None,
         "Normalisation: imagenet (mean and std), tf (x/127.5 - 1), caffe (BGR minus mean), unit (0..1), raw (0..255), "
-        "or a TOML file. Default: what the model's metadata say.",
+        "or a TOML file. Default: from the model's metadata.",
         metavar="PRESET|FILE",
-        choices=PRESETS,
+        choices=tuple(PRESETS),
     )
     resize: str | int | None = option(
         None,
@@ -56,7 +54,7 @@ class Loading:
     )
     device: str = option("cpu", "Device the model runs on.", metavar="cpu|cuda", choices=("cpu", "cuda"))
     batch_size: int | None = option(
-        None, "Maximum number of rows evaluated at once; results do not depend on it.", metavar="N"
+        None, "Maximum number of images evaluated at once; results do not depend on it.", metavar="N"
     )
     threads: int | None = option(None, "CPU threads for the model.", metavar="N")
     half: bool = option(False, "Run a torch model in half precision (cuda only).")
@@ -69,48 +67,70 @@ class Loading:
         parse=tuple,
     )
 
+    def __repr__(self) -> str:
+        given = ", ".join(f"{name}={value!r}" for name, value in self.record().items())
+        return f"{type(self).__name__}({given})"  # without secrets
+
+    @classmethod
+    def from_options(
+        cls,
+        *,
+        labels: str | Path | Sequence[str] | None = None,
+        endpoint: Mapping[str, Any] | Sequence[str] | None = None,
+        **others: Any,
+    ) -> Self:
+        """The record of options as `load_model` takes them: any sequence of labels, a mapping of endpoint options."""
+        if labels is not None and not isinstance(labels, (str, Path)):
+            labels = tuple(str(name) for name in labels)
+        return cls(labels=labels, endpoint=as_pairs(endpoint), **others)
+
+    def check(self) -> None:
+        """Raise OptionError for values that no model can be loaded with."""
+        for name, number in (("batch_size", self.batch_size), ("threads", self.threads)):
+            if number is not None and number < 1:
+                raise OptionError(f"{name} must be at least 1, not {number}")
+        if self.half and self.device == "cpu":
+            raise OptionError("half precision needs a GPU: add --device cuda, or remove half")
+
     def record(self) -> dict[str, Any]:
         """The options that differ from the defaults, as JSON can hold them; secrets are left out."""
         plain: dict[str, Any] = {}
         for f in fields(self):
             value = getattr(self, f.name)
-            if value == f.default or f.name == "threads":  # threads are this machine's own affair
+            if value == f.default or f.name == "threads":  # the number of threads is specific to this machine
                 continue
             if isinstance(value, Normalisation):
                 value = asdict(value)
             elif isinstance(value, Path):
                 value = str(value)
             elif f.name == "endpoint":
-                value = kept_words(value)
+                value = without_secrets(value)
             elif isinstance(value, tuple):
                 value = list(value)
             plain[f.name] = value
         return plain
 
-    @staticmethod
-    def from_record(record: Mapping[str, Any]) -> "Loading":
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
         """The options behind a `record`.
 
         Raises:
-            OptionError: The record has an option that does not exist, or one of a wrong type.
+            OptionError: The record has an unknown option, or a normalisation that cannot be read.
         """
-        known = {f.name for f in fields(Loading)}
+        known = {f.name for f in fields(cls)}
         if unknown := sorted(set(record) - known):
-            raise OptionError(f"unknown loading option {unknown[0]!r}")
-        given = dict(record)
+            raise OptionError(f"unknown loading option {unknown[0]!r}; expected {', '.join(sorted(known))}")
+        given: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in record.items()}
         if isinstance(given.get("preprocess"), Mapping):
-            said = dict(given["preprocess"])
+            saved = dict(given["preprocess"])
             try:
-                given["preprocess"] = Normalisation(**(said | {"mean": tuple(said["mean"]), "std": tuple(said["std"])}))
+                given["preprocess"] = Normalisation(**(saved | {"mean": tuple(saved["mean"]), "std": tuple(saved["std"])}))
             except (KeyError, TypeError) as error:
                 raise OptionError(f"the recorded normalisation cannot be read: {error}") from None
-        for name in ("labels", "endpoint"):
-            if isinstance(given.get(name), list):
-                given[name] = tuple(str(word) for word in given[name])
-        return Loading(**given)
+        return cls(**given)
 
-    def over(self, saved: "Loading") -> "Loading":
-        """These options where they differ from the defaults, else the saved ones; endpoint options are added to them."""
+    def over(self, saved: Self) -> Self:
+        """These options where they differ from the defaults, else the saved ones; endpoint options are appended."""
         given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
         if self.endpoint:
             given["endpoint"] = (*saved.endpoint, *self.endpoint)

@@ -1,4 +1,4 @@
-"""What a network's raw output means, and the probabilities behind it: one softmax at most, never a silent guess."""
+"""What a network's raw output means, and its conversion to probabilities. Softmax is applied at most once."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -9,43 +9,41 @@ from numpy.typing import NDArray
 from becausal.core.contracts import OutputKind
 from becausal.core.errors import AnswerError, ModelError, OptionError
 
-OutputOption = Literal["probabilities", "logits", "multilabel", "multilabel-logits", "labels"]
-OUTPUT_OPTIONS: tuple[OutputOption, ...] = get_args(OutputOption)
+Returns = Literal["probabilities", "logits", "multilabel", "multilabel-logits", "labels"]
+RETURNS: tuple[Returns, ...] = get_args(Returns)
+NAMED_OUTPUTS: dict[str, Returns] = {"probs": "probabilities", "probabilities": "probabilities", "logits": "logits"}
 
-_NEAR_ONE = 1e-3
+_SUM_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
-class Reading:
-    """How raw output becomes (n, classes) probabilities or (n,) labels.
+class OutputDecoder:
+    """Converts raw output to (n, classes) probabilities or (n,) labels.
 
-    classes: of the result; a network with one column has two, "not X" and "X". is_single: it has one column.
+    Attributes:
+        returns: What the network returns.
+        classes: Number of classes of the result; a network with one output column has two, "not X" and "X".
+        is_single: Whether the network has one output column.
     """
 
-    meaning: OutputOption
+    returns: Returns
     classes: int
     is_single: bool = False
 
     @property
-    def output(self) -> OutputKind:
-        match self.meaning:
-            case "labels":
-                return "labels"
-            case "multilabel" | "multilabel-logits":
-                return "multilabel"
-            case _:
-                return "probabilities"
+    def kind(self) -> OutputKind:
+        return output_kind(self.returns)
 
     def scores(self, raw: NDArray[Any]) -> NDArray[Any]:
-        """(n, classes) float32 probabilities, or (n,) integer labels, from the network's raw output."""
+        """(n, classes) float32 probabilities, or (n,) integer labels."""
         table = as_table(raw)
-        if self.meaning == "labels":
+        if self.returns == "labels":
             return table[:, 0] if table.shape[1] == 1 else table.argmax(axis=1)
         values = table.astype(np.float32, copy=False)
         if self.is_single:
-            positive = sigmoid(values) if self.meaning == "logits" else values
+            positive = sigmoid(values) if self.returns == "logits" else values
             return np.concatenate([1 - positive, positive], axis=1)
-        match self.meaning:
+        match self.returns:
             case "logits":
                 return softmax(values)
             case "multilabel-logits":
@@ -54,84 +52,101 @@ class Reading:
                 return values
 
 
+def output_kind(returns: Returns | None) -> OutputKind:
+    """What a classifier offers if its network returns this; None, not known yet, counts as probabilities."""
+    match returns:
+        case "labels":
+            return "labels"
+        case "multilabel" | "multilabel-logits":
+            return "multilabel"
+        case _:
+            return "probabilities"
+
+
 def as_table(raw: NDArray[Any]) -> NDArray[Any]:
     """Raw output as (n, columns): axes of size one after the second are dropped, (n,) becomes (n, 1)."""
     if raw.ndim == 0:
-        raise AnswerError("the model gave a single number; expected one row per image")
+        raise AnswerError("the model returned a single number; expected one row per image")
     table = raw.reshape(len(raw), 1) if raw.ndim == 1 else raw
     if table.ndim > 2 and sum(side > 1 for side in table.shape[1:]) <= 1:
         table = table.reshape(len(table), -1)
     if table.ndim != 2:
-        raise AnswerError(f"the model gave an output of shape {raw.shape}; expected (n, classes)")
+        raise AnswerError(f"the model returned an output of shape {raw.shape}; expected (n, classes)")
     return table
 
 
-def read_output(probe: NDArray[Any], *, said: OutputOption | None, by: str = "an option") -> tuple[Reading, tuple[str, ...]]:
-    """The reading of a model's output, from what was said of it or from its answers to probe images.
+def make_decoder(
+    probe: NDArray[Any], *, returns: Returns | None, source: str = "an option"
+) -> tuple[OutputDecoder, tuple[str, ...]]:
+    """The decoder for a network's output, and notes where the values decided or contradict the statement.
 
-    probe: raw output for a few very different images. by: who said it. Also returns notes where values decided, or
-    spoke against what was said. Raises ModelError where the output is not one row per image, or cannot be as said.
+    Args:
+        probe: Raw output for the probe images.
+        returns: What is stated about the output; None to detect it from the values.
+        source: Where the statement comes from, for messages.
+
+    Raises:
+        ModelError: The output is not one row per image, or its values rule out what is stated.
     """
     try:
         table = as_table(probe)
     except AnswerError as error:
-        raise ModelError(f"this is no classifier: {error}") from None
+        raise ModelError(f"this is not a classifier: {error}") from None
     columns = table.shape[1]
     is_single = columns == 1
     classes = 2 if is_single else columns
-    if np.issubdtype(table.dtype, np.integer) and is_single and said in (None, "labels"):
-        return Reading("labels", 0), ("the model gives labels only, no scores",)
-    if said is None:
-        meaning: OutputOption = "probabilities" if looks_like_probabilities(table) else "logits"
-        return Reading(meaning, classes, is_single), (_detected(meaning, is_single),)
-    if said == "logits" and not is_single and looks_like_probabilities(table):
-        note = f"{by} says logits, but the values are probabilities: no softmax applied"
-        return Reading("probabilities", classes), (note,)
-    if said in ("probabilities", "multilabel") and (table.min() < -0.01 or table.max() > 1.01):
+    if np.issubdtype(table.dtype, np.integer) and is_single and returns in (None, "labels"):
+        return OutputDecoder("labels", 0), ("the model returns labels only, no scores",)
+    if returns is None:
+        detected: Returns = "probabilities" if looks_like_probabilities(table) else "logits"
+        return OutputDecoder(detected, classes, is_single), (_detection_note(detected, is_single),)
+    if returns == "logits" and not is_single and looks_like_probabilities(table):
+        note = f"{source} states logits, but the values are probabilities: no softmax applied"
+        return OutputDecoder("probabilities", classes), (note,)
+    if returns in ("probabilities", "multilabel") and (table.min() < -0.01 or table.max() > 1.01):
         raise ModelError(
-            f"{by} says {said}, but the values run from {table.min():.3g} to {table.max():.3g}: say "
-            f"{'logits' if said == 'probabilities' else 'multilabel-logits'} instead"
+            f"{source} states {returns}, but the values range from {table.min():.3g} to {table.max():.3g}: use "
+            f"{'logits' if returns == 'probabilities' else 'multilabel-logits'} instead"
         )
-    return Reading(said, classes, is_single and said != "labels"), ()
+    return OutputDecoder(returns, classes, is_single and returns != "labels"), ()
 
 
 def looks_like_probabilities(table: NDArray[Any]) -> bool:
-    """Whether every row could be a distribution; one column: whether every value lies in 0..1."""
+    """Whether every row could be a probability distribution; for one column, whether every value is in 0..1."""
     values = table.astype(np.float64)
     if not np.isfinite(values).all() or values.min() < 0.0:
         return False
     if values.shape[1] == 1:
         return bool(values.max() <= 1.0)
-    return bool(np.abs(values.sum(axis=1) - 1.0).max() <= _NEAR_ONE)
+    return bool(np.abs(values.sum(axis=1) - 1.0).max() <= _SUM_TOLERANCE)
 
 
-def name_classes(reading: Reading, labels: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """The names of a reading's classes. Raises ModelError where there are too many or too few."""
-    if reading.is_single:
+def name_classes(decoder: OutputDecoder, labels: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """The class names that fit a decoder. Raises ModelError if there are too many or too few."""
+    if decoder.is_single:
+        if labels is not None and len(labels) > 2:
+            raise ModelError(f"the model returns one number per image, so it has two classes, not {len(labels)}")
         if labels is not None and len(labels) == 2:
             return labels
         name = labels[0] if labels else "positive"
-        labels = None if labels is not None and len(labels) > 2 else (f"not {name}", name)
-        if labels is None:
-            raise ModelError("the model gives one number, so it has two classes; the labels name more")
-        return labels
-    if labels is not None and reading.classes and len(labels) != reading.classes:
+        return f"not {name}", name
+    if labels is not None and decoder.classes and len(labels) != decoder.classes:
         raise ModelError(
-            f"there are {len(labels)} labels but the model has {reading.classes} classes: give one name per class"
+            f"there are {len(labels)} labels but the model has {decoder.classes} classes: give one name per class"
         )
     return labels
 
 
-def parse_output(value: Any) -> OutputOption:
-    """One of the output options. Raises OptionError for anything else."""
-    for option in OUTPUT_OPTIONS:
-        if value == option:
-            return option
-    raise OptionError(f"unknown output {value!r}: take one of {', '.join(OUTPUT_OPTIONS)}")
+def parse_returns(value: Any) -> Returns:
+    """One of `RETURNS`. Raises OptionError for anything else."""
+    for known in RETURNS:
+        if value == known:
+            return known
+    raise OptionError(f"unknown value {value!r} for returns; expected one of {', '.join(RETURNS)}")
 
 
-def probe_pictures(grid: tuple[int, int], channels: int) -> NDArray[np.uint8]:
-    """Six very different images, (6, h, w, channels) uint8, always the same."""
+def make_probe_images(grid: tuple[int, int], channels: int) -> NDArray[np.uint8]:
+    """Six very different images, (6, h, w, channels), always the same."""
     h, w = grid
     rng = np.random.default_rng(0)
     out = np.empty((6, h, w, channels), np.uint8)
@@ -154,9 +169,9 @@ def sigmoid(values: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(0.5 * (1.0 + np.tanh(0.5 * values)), np.float32)
 
 
-def _detected(meaning: OutputOption, is_single: bool) -> str:
+def _detection_note(returns: Returns, is_single: bool) -> str:
     if is_single:
-        what = "in 0..1: read as a probability" if meaning == "probabilities" else "not all in 0..1: sigmoid applied"
-        return f"one output, {what} (detected; --output says otherwise)"
-    what = "probabilities: no softmax applied" if meaning == "probabilities" else "logits: softmax applied once"
-    return f"the output is read as {what} (detected; --output says otherwise)"
+        reading = "in 0..1: read as a probability" if returns == "probabilities" else "not all in 0..1: sigmoid applied"
+        return f"one output column, {reading} (detected; override with --returns)"
+    reading = "probabilities: no softmax applied" if returns == "probabilities" else "logits: softmax applied once"
+    return f"the output is read as {reading} (detected; override with --returns)"

@@ -1,13 +1,13 @@
-"""A model's numbers and geometry: the presets, and how they are written.
+"""Normalisation and geometry of a model's input: the presets, and the texts that name them.
 
-Numbers, `--preprocess`: `imagenet`, `tf`, `caffe`, `caffe:B,G,R`, `unit`, `raw`, or a TOML file.
-Geometry, `--resize`: `256` (short side first), `squash` (aspect ignored), `squash:256` or `squash:256x320` (squashed to
-that, then cropped); each may end in `/224` or `/224x320`, the crop, for networks that take any size.
+Normalisation, `--preprocess`: `imagenet`, `tf`, `caffe`, `caffe:B,G,R`, `unit`, `raw`, or a TOML file.
+Geometry, `--resize`: `256` (short side), `squash` (aspect ratio ignored), `squash:256` or `squash:256x320` (squashed to
+this size, then cropped). Each may end in `/224` or `/224x320`, the crop, for networks that accept any input size.
 """
 
 import re
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,15 +19,20 @@ Order = Literal["rgb", "bgr", "grey"]
 Resize = int | tuple[int, int] | Literal["squash"] | None
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos", "box", "hamming"]
 
-INTERPOLATIONS: tuple[Interpolation, ...] = ("nearest", "bilinear", "bicubic", "lanczos", "box", "hamming")
-LUMINANCE = (0.299, 0.587, 0.114)  # of R, G and B, ITU-R 601 as Pillow has it
+INTERPOLATIONS: tuple[Interpolation, ...] = get_args(Interpolation)
+LUMINANCE = (0.299, 0.587, 0.114)  # weights of R, G and B, ITU-R 601 as in Pillow
 
 
 @dataclass(frozen=True)
 class Normalisation:
-    """(x · scale - mean) / std, per channel, after the channels are put in `order`; one number serves all channels.
+    """What is done to each pixel, in float32: channels are put in `order`, then (x · scale - mean) / std.
 
-    order "grey" makes one channel of three, by luminance. Everything is done pixel by pixel in float32.
+    Attributes:
+        scale: Factor, applied first.
+        mean: One value per channel, or one for all channels.
+        std: One value per channel, or one for all channels.
+        order: "rgb", "bgr", or "grey", which turns three channels into one by luminance.
+        name: How messages and reports call it.
     """
 
     scale: float = 1.0
@@ -42,24 +47,24 @@ class Normalisation:
 
     def __str__(self) -> str:
         steps = [self.order.upper() if self.order != "grey" else "grey by luminance"]
-        factor = f"x/{_short(1 / self.scale)}" if self.scale != 1.0 else "x"
+        factor = f"x/{_format_number(1 / self.scale)}" if self.scale != 1.0 else "x"
         steps.append(f"{factor} in 0..255" if self.scale == 1.0 else factor)
         if any(self.mean):
-            steps.append(f"minus {_listed(self.mean)}")
+            steps.append(f"minus {_format_channels(self.mean)}")
         if any(s != 1.0 for s in self.std):
-            steps.append(f"over {_listed(self.std)}")
+            steps.append(f"over {_format_channels(self.std)}")
         return f"{self.name}: {', '.join(steps)}"
 
     def apply(self, pixels: Pixels) -> NDArray[np.float32]:
-        """Pixels (..., channels) of 0..255 in the model's numbers, float32, channels still last."""
-        values = self._ordered(pixels.astype(np.float32))
-        self.expect(values.shape[-1])
+        """Normalise pixels (..., channels) in 0..255; channels stay last."""
+        values = self._reorder(pixels.astype(np.float32))
+        self.check_channels(values.shape[-1])
         if self.scale != 1.0:
             values = values * np.float32(self.scale)
         values = values - np.array(self.mean, np.float32)
         return np.asarray(values / np.array(self.std, np.float32), np.float32)
 
-    def _ordered(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _reorder(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         if self.order == "bgr":
             return values[..., ::-1]
         if self.order == "grey" and values.shape[-1] == 3:
@@ -67,13 +72,13 @@ class Normalisation:
             return np.asarray((r + g + b)[..., None], np.float32)
         return values
 
-    def expect(self, channels: int) -> None:
-        """Raise ModelError unless the numbers fit a network of that many channels."""
-        for numbers in (self.mean, self.std):
-            if len(numbers) not in (1, channels):
+    def check_channels(self, channels: int) -> None:
+        """Raise ModelError unless mean and std fit a network with this many input channels."""
+        for values in (self.mean, self.std):
+            if len(values) not in (1, channels):
                 raise ModelError(
-                    f"the preprocessing {self.name} has {len(numbers)} numbers per pixel; the network takes {channels} "
-                    "channels: take unit or raw, or write mean and std in a TOML file"
+                    f"the normalisation {self.name} is for {len(values)} channels, but the network has {channels} input "
+                    "channels: use unit or raw, or write mean and std in a TOML file"
                 )
 
 
@@ -86,53 +91,59 @@ PRESETS: dict[str, Normalisation] = {
 }
 
 
-def parse_numbers(text: str) -> Normalisation:
-    """The normalisation a preset names. Raises OptionError for an unknown one."""
+def parse_normalisation(text: str) -> Normalisation:
+    """The preset with this name, or caffe with other means. Raises OptionError for an unknown name."""
     if text in PRESETS:
         return PRESETS[text]
     if match := re.fullmatch(r"caffe:([\d.]+),([\d.]+),([\d.]+)", text):
         try:
             means = tuple(float(part) for part in match.groups())
         except ValueError:
-            raise OptionError(f"{text!r} has a number that cannot be read; expected caffe:B,G,R") from None
+            raise OptionError(f"{text!r} contains an invalid number; expected caffe:B,G,R") from None
         return Normalisation(1.0, means, order="bgr", name=text)
-    raise OptionError(f"unknown preprocessing {text!r}: take {', '.join(PRESETS)}, caffe:B,G,R or a TOML file")
+    raise OptionError(f"unknown normalisation {text!r}; expected {', '.join(PRESETS)}, caffe:B,G,R or a TOML file")
 
 
-def choose_numbers(
-    said: Normalisation | None, *, channels: int, is_integer: bool = False
+def choose_normalisation(
+    given: Normalisation | None, *, channels: int, is_integer: bool = False
 ) -> tuple[Normalisation, tuple[str, ...]]:
-    """The normalisation of a network of that many channels, and what had to be assumed, in words.
+    """The normalisation for a network, and notes on what was assumed.
 
-    is_integer: the network itself takes whole numbers. Raises ModelError where the numbers do not fit the channels.
+    Args:
+        given: What options or metadata state; None if nothing is known.
+        channels: Input channels of the network.
+        is_integer: Whether the network's input has an integer type.
+
+    Raises:
+        ModelError: The normalisation does not fit the number of channels.
     """
     notes: list[str] = []
-    numbers = said
-    if numbers is None and is_integer:
-        numbers = PRESETS["raw"]
-        notes.append("the network takes whole numbers: pixels go in as they are, 0..255")
-    elif numbers is None:
+    normalisation = given
+    if normalisation is None and is_integer:
+        normalisation = PRESETS["raw"]
+        notes.append("the network has an integer input: pixels are passed unchanged, 0..255")
+    elif normalisation is None:
         name = {3: "imagenet", 1: "unit"}.get(channels, "raw")
-        numbers = PRESETS[name]
-        notes.append(f"nothing says which numbers the network expects: {name} assumed; --preprocess changes it")
-    if channels == 1 and numbers.order != "grey":
-        numbers = Normalisation(numbers.scale, numbers.mean, numbers.std, "grey", numbers.name)
-        notes.append("the network takes one channel: colours are turned to grey by luminance")
-    numbers.expect(channels)
-    return numbers, tuple(notes)
+        normalisation = PRESETS[name]
+        notes.append(f"the model does not state its normalisation: {name} assumed; set it with --preprocess")
+    if channels == 1 and normalisation.order != "grey":
+        normalisation = replace(normalisation, order="grey")
+        notes.append("the network has one input channel: colours are converted to grey by luminance")
+    normalisation.check_channels(channels)
+    return normalisation, tuple(notes)
 
 
 def parse_size(text: str | int) -> tuple[int, int]:
-    """(h, w) from `224`, `224x320` or a number. Raises OptionError for anything else."""
+    """(h, w) from `224`, `224x320` or an integer. Raises OptionError for anything else."""
     match = re.fullmatch(r"(\d{1,5})(?:x(\d{1,5}))?", str(text).strip())
     size = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
     if min(size) < 1:
-        raise OptionError(f"{text!r} is no size: write 224 or 224x320 (rows x columns)")
+        raise OptionError(f"{text!r} is not a size; expected e.g. 224 or 224x320 (rows x columns)")
     return size
 
 
 def parse_resize(text: str | int) -> tuple[Resize, tuple[int, int] | None]:
-    """What to resize to, and the crop where one is written. Raises OptionError for anything else."""
+    """The size to resize to, and the crop or None. Raises OptionError for anything else."""
     first, _, crop_text = str(text).strip().partition("/")
     crop = parse_size(crop_text) if crop_text else None
     if first == "squash":
@@ -141,43 +152,47 @@ def parse_resize(text: str | int) -> tuple[Resize, tuple[int, int] | None]:
         return parse_size(first.removeprefix("squash:")), crop
     if first.isdecimal():
         return parse_size(first)[0], crop
-    raise OptionError(f"unknown resize {text!r}: write 256, squash, squash:256, or one of these and /224 for the crop")
+    raise OptionError(f"unknown resize {text!r}; expected 256, squash or squash:256, each with /224 for a crop if needed")
 
 
 def plan_geometry(
     grid: tuple[int, int] | None, *, resize: Resize, crop: tuple[int, int] | None, interpolation: Interpolation | None
 ) -> tuple[Geometry, tuple[str, ...]]:
-    """The geometry of a network whose input is `grid` (None: any size), and what had to be assumed, in words."""
+    """The geometry for a network with input size `grid` (None: any size), and notes on what was assumed."""
     notes: list[str] = []
     if grid is not None and crop is not None and crop != grid:
-        raise ModelError(f"the crop is {crop[0]}x{crop[1]} but the network takes {grid[0]}x{grid[1]}")
+        raise ModelError(f"the crop is {crop[0]}x{crop[1]}, but the network's input is {grid[0]}x{grid[1]}")
     size = grid or crop
     if size is None and isinstance(resize, tuple):
         size = resize
     if size is None and isinstance(resize, int):
         size = (resize, resize)
-        notes.append(f"the network takes any size: {resize}x{resize} taken, the crop may be written as in --resize 256/224")
+        notes.append(f"the network accepts any size: {resize}x{resize} assumed; add a crop with e.g. --resize 256/224")
     if size is None:
         size = (224, 224)
-        notes.append("the network takes any size: 224x224 assumed; change it with --resize, such as --resize 256/256")
+        notes.append("the network accepts any size: 224x224 assumed; set it with e.g. --resize 256/256")
     if resize is not None and not isinstance(resize, str):
         resized = resize if isinstance(resize, tuple) else (resize, resize)
         if resized[0] < size[0] or resized[1] < size[1]:
-            notes.append(f"resized to less than the crop of {size[0]}x{size[1]}: the rest is black")
+            notes.append(f"images are resized to less than the crop of {size[0]}x{size[1]}: the border is black")
     return Geometry(size, resize, interpolation or "bilinear"), tuple(notes)
 
 
 def parse_interpolation(value: Any) -> Interpolation:
-    """A name Pillow knows. Raises OptionError for anything else."""
-    for name in INTERPOLATIONS:
-        if value == name:
-            return name
-    raise OptionError(f"unknown interpolation {value!r}: take one of {', '.join(INTERPOLATIONS)}")
+    """One of Pillow's interpolations by name. Raises OptionError for anything else."""
+    if (found := find_interpolation(value)) is None:
+        raise OptionError(f"unknown interpolation {value!r}; expected one of {', '.join(INTERPOLATIONS)}")
+    return found
 
 
-def _short(number: float) -> str:
+def find_interpolation(value: Any) -> Interpolation | None:
+    """The interpolation of this name, None where there is none."""
+    return next((name for name in INTERPOLATIONS if name == value), None)
+
+
+def _format_number(number: float) -> str:
     return f"{number:.6g}"
 
 
-def _listed(numbers: tuple[float, ...]) -> str:
-    return _short(numbers[0]) if len(numbers) == 1 else f"({', '.join(_short(n) for n in numbers)})"
+def _format_channels(values: tuple[float, ...]) -> str:
+    return _format_number(values[0]) if len(values) == 1 else f"({', '.join(_format_number(v) for v in values)})"

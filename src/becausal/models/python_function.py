@@ -1,8 +1,8 @@
-"""Any Python function as a classifier: `predict(batch)` with batch (n, *shape) of the image's own type.
+"""Any Python function as a classifier: `predict(batch)` with a batch (n, *shape) of the image's own type.
 
-Images come as (n, h, w, 3) uint8, at their own size unless the file says `SIZE`; arrays as they were given. The
-function returns (n, classes) scores, or just labels: n whole numbers or n names. numpy arrays, lists and torch tensors
-will do. See `user_code` for the constants that say more.
+Images are passed as (n, h, w, 3) uint8, at their own size unless the file defines `SIZE`; arrays are passed unchanged.
+The function returns (n, classes) scores, or labels: n integers or n names, as a numpy array, a list or a torch tensor.
+See `user_code` for the constants that describe the function.
 """
 
 import threading
@@ -17,69 +17,41 @@ from numpy.typing import NDArray
 from becausal.core.contracts import ModelInfo, Pixels, Visible
 from becausal.core.errors import AnswerError
 from becausal.models.compose import Composer, StagedArrays
-from becausal.models.outputs import OutputOption, Reading, name_classes, probe_pictures, read_output
+from becausal.models.outputs import OutputDecoder, make_decoder, make_probe_images, name_classes, output_kind
 from becausal.models.preprocess import plan_geometry
-from becausal.models.settings import Metadata, Settings
+from becausal.models.settings import ModelSettings
 from becausal.models.user_code import call, file_sha256, load_function, read_constants, split_target
 
 Predict = Callable[[NDArray[Any]], Any]
 
 
-class LabelBook:
-    """Numbers for label names: those known first keep their place, others get the next number as they appear."""
-
-    def __init__(self, names: Sequence[str] | None) -> None:
-        self._names = list(names or ())
-        self._numbers: dict[str, int] = {}
-        for number, name in enumerate(self._names):
-            self._numbers.setdefault(name, number)
-
-    @property
-    def names(self) -> tuple[str, ...] | None:
-        return tuple(self._names) or None
-
-    def number(self, name: str) -> int:
-        if name not in self._numbers:
-            self._numbers[name] = len(self._names)
-            self._names.append(name)
-        return self._numbers[name]
-
-
 @final
 class PythonClassifier:
-    """A function asked in batches.
+    """A function, called with batches.
 
-    What its output means is found when the first image is staged or classified, unless it is said: until then
-    `info.output` is a promise of probabilities. `info.labels` grows as a function that names labels names new ones.
-    keeps_axis: a channel axis of size one is shown to the function; otherwise it is dropped, as arrays without one
-    have it only inside this package.
+    What its output means is detected with the first image, unless it is stated; until then `info.output` may change.
+    `info.labels` grows when a function that returns names returns a new one. keeps_channel_axis: whether arrays with one
+    channel keep the channel axis; it is dropped otherwise, since arrays without one have it only inside this package.
     """
 
     def __init__(
-        self,
-        function: Predict,
-        info: ModelInfo,
-        settings: Settings,
-        *,
-        said: OutputOption | None,
-        labels: tuple[str, ...] | None,
-        keeps_axis: bool = False,
+        self, function: Predict, info: ModelInfo, settings: ModelSettings, *, keeps_channel_axis: bool = False
     ) -> None:
         self._function = function
         self._info = info
-        self._said = said
-        self._book = LabelBook(labels)
-        self._reading: Reading | None = None
-        self._keeps_axis = keeps_axis
-        self._batch_size = settings.batch_size or 32
+        self._returns = settings.returns
+        self._labels = list(settings.labels or ())
+        self._decoder: OutputDecoder | None = None
+        self._keeps_channel_axis = keeps_channel_axis
+        self._batch_size = settings.loading.batch_size or 32
         self._lock = threading.RLock()
-        prepare = settings.numbers.apply if settings.numbers is not None else np.asarray
-        # A fresh batch each time: the function may keep it, or write on it.
+        prepare = settings.normalisation.apply if settings.normalisation is not None else np.asarray
+        # A new batch each time: the function may keep it, or write to it.
         self._composer = Composer(prepare, reuses_buffer=False)
 
     @property
     def info(self) -> ModelInfo:
-        labels = self._info.labels if self._info.output != "labels" else self._book.names
+        labels = self._info.labels if self._info.output != "labels" else tuple(self._labels) or None
         return replace(self._info, labels=labels)
 
     @property
@@ -91,110 +63,108 @@ class PythonClassifier:
         return ()
 
     def stage(self, view: Pixels, background: Pixels) -> StagedArrays:
-        self.settle(np.stack([view, background, view[::-1], np.full_like(view, view.min())]))
+        self.detect_output(np.stack([view, background, view[::-1], np.full_like(view, view.min())]))
         return self._composer.stage(view, background)
 
     def ask(self, staged: Sequence[StagedArrays], which: NDArray[np.intp], visible: Visible) -> NDArray[Any]:
         return self._scores(self._composer.compose(staged, which, visible))
 
     def classify(self, pixels: Pixels) -> NDArray[Any]:
-        self.settle(np.concatenate([pixels[:2], pixels[:1, ::-1]]))
+        self.detect_output(np.concatenate([pixels[:2], pixels[:1, ::-1]]))
         starts = range(0, len(pixels), self._batch_size)
         return np.concatenate([self._scores(self._composer.batch(pixels[i : i + self._batch_size])) for i in starts])
 
-    def settle(self, probe: Pixels) -> None:
-        """Find out, once, what the function's output means, from its answers to a few images."""
+    def detect_output(self, probe: Pixels) -> None:
+        """Detect, once, what the function's output means, from its output for a few images."""
         with self._lock:
-            if self._reading is not None:
+            if self._decoder is not None:
                 return
-            raw = self._raw(self._composer.batch(probe))
-            reading, notes = read_output(raw, said=self._said, by="OUTPUT or --output")
-            labels = name_classes(reading, self._book.names)
-            self._info = replace(self._info, output=reading.output, labels=labels, notes=(*self._info.notes, *notes))
-            self._reading = reading
+            raw = self._call(self._composer.batch(probe))
+            decoder, notes = make_decoder(raw, returns=self._returns, source="RETURNS or --returns")
+            labels = name_classes(decoder, tuple(self._labels) or None)
+            self._info = replace(self._info, output=decoder.kind, labels=labels, notes=(*self._info.notes, *notes))
+            self._decoder = decoder
 
     def _scores(self, batch: NDArray[Any]) -> NDArray[Any]:
-        assert self._reading is not None  # stage and classify settle it
-        return self._reading.scores(self._raw(batch))
+        assert self._decoder is not None  # set by stage and classify
+        return self._decoder.scores(self._call(batch))
 
-    def _raw(self, batch: NDArray[Any]) -> NDArray[Any]:
-        """The function's answer as an array: scores as they are, names as their numbers."""
-        if batch.shape[-1] == 1 and not self._keeps_axis:
+    def _call(self, batch: NDArray[Any]) -> NDArray[Any]:
+        """The function's output as an array; names become ids."""
+        if batch.shape[-1] == 1 and not self._keeps_channel_axis:
             batch = batch[..., 0]
         rows = len(batch)
-        answer = as_array(self._function(batch))
-        if len(answer.shape) == 0 or len(answer) != rows:
-            raise AnswerError(f"the function gave {answer.shape} for {rows} images; expected one row for each")
-        if answer.dtype.kind not in "OUS":
-            return answer.astype(np.int64) if answer.dtype.kind == "b" else answer
+        output = as_array(self._function(batch))
+        if len(output.shape) == 0 or len(output) != rows:
+            raise AnswerError(f"the function returned shape {output.shape} for {rows} images; expected one row per image")
+        if output.dtype.kind not in "OUS":
+            return output.astype(np.int64) if output.dtype.kind == "b" else output
         with self._lock:
-            return np.array([self._number(item) for item in answer.reshape(rows, -1)[:, 0]], np.int64)
+            return np.array([self._as_id(item) for item in output.reshape(rows, -1)[:, 0]], np.int64)
 
-    def _number(self, item: Any) -> int:
-        if isinstance(item, bytes):
-            item = item.decode()
-        return self._book.number(str(item)) if isinstance(item, str) else int(item)
-
-
-def as_array(answer: Any) -> NDArray[Any]:
-    """An answer as numpy has it; tensors of other libraries are brought over by their own methods."""
-    if hasattr(answer, "detach"):
-        answer = answer.detach().cpu()
-    elif isinstance(answer, (list, tuple)):
-        answer = [item.detach().cpu().numpy() if hasattr(item, "detach") else item for item in answer]
-    return np.asarray(answer)
+    def _as_id(self, item: Any) -> int:
+        """A label's id; a name that is not known yet gets the next one."""
+        name = item.decode() if isinstance(item, bytes) else item
+        if not isinstance(name, str):
+            return int(name)
+        if name not in self._labels:
+            self._labels.append(str(name))
+        return self._labels.index(name)
 
 
-def load(target: str, settings: Settings) -> PythonClassifier:
-    """The function of a Python file as a classifier. Raises ModelError for whatever goes wrong in loading it."""
+def as_array(output: Any) -> NDArray[Any]:
+    """A function's output as a numpy array; tensors are converted by their own methods."""
+    if hasattr(output, "detach"):
+        output = output.detach().cpu()
+    elif isinstance(output, (list, tuple)):
+        output = [item.detach().cpu().numpy() if hasattr(item, "detach") else item for item in output]
+    return np.asarray(output)
+
+
+def load(target: str, settings: ModelSettings) -> PythonClassifier:
+    """The function of a Python file as a classifier. Raises ModelError for any error while loading it."""
     path, name, _ = split_target(target, "python")
     function, module = load_function(path, name)
-    found = read_constants(module, function, path.parent)
-    keeps_axis = bool(getattr(module, "CHANNEL_AXIS", False))
+    own = read_constants(module, function, path.parent)
+    keeps_channel_axis = bool(getattr(module, "CHANNEL_AXIS", False))
     spec, sha256 = f"python:{target}", file_sha256(path)
-    classifier = wrap(function, settings, found, spec=spec, sha256=sha256, keeps_axis=keeps_axis)
+    classifier = wrap(function, settings, own, spec=spec, sha256=sha256, keeps_channel_axis=keeps_channel_axis)
     geometry = classifier.info.geometry
     if geometry is not None:
-        call(classifier.settle, path, probe_pictures(geometry.grid, 3))
+        call(classifier.detect_output, path, make_probe_images(geometry.grid, 3))
     return classifier
 
 
 def wrap(
     function: Predict,
-    settings: Settings,
-    found: Metadata | None = None,
+    settings: ModelSettings,
+    own: ModelSettings | None = None,
     *,
     spec: str | None = None,
     sha256: str | None = None,
-    keeps_axis: bool = False,
+    keeps_channel_axis: bool = False,
 ) -> PythonClassifier:
-    """A function in memory as a classifier; its attributes `labels`, `output`, `geometry`, `channel_axis` are heard."""
-    found = found or read_constants(None, function, Path())
-    size, how = settings.crop or found.grid, settings.resize if settings.resize is not None else found.resize
-    geometry, notes = None, found.notes
-    if size is not None or how is not None:
+    """A function as a classifier. own: what its file states; None to read the function's attributes."""
+    settings = settings.over(own or read_constants(None, function, Path()))
+    geometry, notes = None, settings.notes
+    if settings.crop is not None or settings.resize is not None:
         geometry, more = plan_geometry(
-            size, resize=how, crop=None, interpolation=settings.interpolation or found.interpolation
+            None, resize=settings.resize, crop=settings.crop, interpolation=settings.interpolation
         )
         notes = (*notes, *more)
-    own = bool(getattr(function, "channel_axis", False))
-    said = settings.output or found.output
-    labels = settings.labels or found.labels
     info = ModelInfo(
         spec=spec or f"function {getattr(function, '__name__', type(function).__name__)}",
         kind="python",
         geometry=geometry,
         channels=3 if geometry is not None else None,
-        labels=labels,
-        output="labels" if said == "labels" else "multilabel" if said in _MANY else "probabilities",
-        numbers=str(settings.numbers) if settings.numbers is not None else "pixels as they are",
+        labels=settings.labels,
+        output=output_kind(settings.returns),
+        normalisation=str(settings.normalisation) if settings.normalisation is not None else "none",
         sha256=sha256,
-        inputs="an array of n images",
-        outputs=said or "found out with the first image",
+        inputs="array of n images",
+        outputs=settings.returns or "detected with the first image",
         notes=notes,
         loading=settings.loading.record(),
     )
-    return PythonClassifier(function, info, settings, said=said, labels=labels, keeps_axis=keeps_axis or own)
-
-
-_MANY = ("multilabel", "multilabel-logits")
+    keeps_channel_axis = keeps_channel_axis or bool(getattr(function, "channel_axis", False))
+    return PythonClassifier(function, info, settings, keeps_channel_axis=keeps_channel_axis)

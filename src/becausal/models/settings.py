@@ -1,180 +1,200 @@
-"""What is said about a model: by options, and by a TOML file next to it (`model.onnx`, `model.toml`).
+"""What is known about a model's input and output: from options, from a TOML file next to it, from its own metadata.
 
-Keys of the file: `preprocess` (a preset), or `mean`, `std`, `scale`, `order` ("rgb", "bgr", "grey"); `resize`, `crop`,
-`interpolation`; `labels` (a file, or the list itself); `output`; `input`, `output_name`, `layout` ("nchw", "nhwc").
+Keys of the TOML file (`model.toml` next to `model.onnx`): `preprocess` (a preset), or `mean`, `std`, `scale`, `order`
+("rgb", "bgr", "grey"); `resize`, `crop`, `interpolation`; `labels` (a file, or a list of names); `returns`; `input`,
+`output_name`, `layout` ("nchw", "nhwc").
 """
 
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
+from becausal.core.contracts import Geometry
 from becausal.core.errors import ModelError, OptionError
 from becausal.models.compose import Layout
 from becausal.models.labels import read_labels
 from becausal.models.loading import Loading
-from becausal.models.outputs import OutputOption, parse_output
+from becausal.models.outputs import Returns, parse_returns
 from becausal.models.preprocess import (
     Interpolation,
     Normalisation,
     Order,
     Resize,
+    choose_normalisation,
     parse_interpolation,
-    parse_numbers,
+    parse_normalisation,
     parse_resize,
     parse_size,
+    plan_geometry,
 )
 
-_KEYS = ("preprocess", "mean", "std", "scale", "order", "resize", "crop", "interpolation", "labels", "output")
-KEYS = (*_KEYS, "input", "output_name", "layout")
+_NORMALISATION_KEYS = ("preprocess", "mean", "std", "scale", "order")
+_OTHER_KEYS = ("resize", "crop", "interpolation", "labels", "returns", "input", "output_name", "layout")
+KEYS = (*_NORMALISATION_KEYS, *_OTHER_KEYS)
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How an image becomes a network's input. channels: of the view. notes: what was assumed."""
+
+    normalisation: Normalisation
+    geometry: Geometry
+    channels: int
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """All that is said about a model; None where nothing is said, and the model's own metadata or a default holds."""
+class ModelSettings:
+    """What one source, or all of them together, state about a model; None where nothing is stated.
 
-    numbers: Normalisation | None = None
+    Attributes:
+        normalisation: What is done to pixels.
+        resize: What an image is resized to.
+        crop: (h, w), the size of the view.
+        interpolation: Used in resizing.
+        labels: Class names.
+        returns: What the network returns.
+        input_name: Input tensor to use.
+        output_name: Output tensor to use.
+        layout: Order of the input's axes.
+        notes: What had to be assumed.
+        loading: The options as given. Device, batch size and the like are only here.
+    """
+
+    normalisation: Normalisation | None = None
     resize: Resize = None
     crop: tuple[int, int] | None = None
     interpolation: Interpolation | None = None
     labels: tuple[str, ...] | None = None
-    output: OutputOption | None = None
+    returns: Returns | None = None
     input_name: str | None = None
     output_name: str | None = None
     layout: Layout | None = None
-    device: str = "cpu"
-    batch_size: int | None = None
-    threads: int | None = None
-    half: bool = False
-    endpoint: tuple[str, ...] = field(default=(), repr=False)  # key=value words, which may hold secrets
-    loading: Loading = Loading()  # the options as they were given, for the record
-
-    def __post_init__(self) -> None:
-        for name, number in (("batch_size", self.batch_size), ("threads", self.threads)):
-            if number is not None and number < 1:
-                raise OptionError(f"{name} must be at least 1, not {number}")
-        if self.half and self.device == "cpu":
-            raise OptionError("half precision is for a GPU: give --device cuda, or leave half out")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Metadata:
-    """What a model's own library, or its code, says about it; settings win over it."""
-
-    numbers: Normalisation | None = None
-    grid: tuple[int, int] | None = None
-    resize: Resize = None
-    interpolation: Interpolation | None = None
-    labels: tuple[str, ...] | None = None
-    output: OutputOption | None = None
     notes: tuple[str, ...] = ()
+    loading: Loading = Loading()
+
+    def over(self, other: "ModelSettings") -> "ModelSettings":
+        """These settings, with gaps filled from another source; the notes of both."""
+        gaps = {f.name: getattr(other, f.name) for f in fields(self) if getattr(self, f.name) is None}
+        return replace(self, **gaps, notes=(*self.notes, *other.notes))
+
+    def plan_preprocessing(self, channels: int, grid: tuple[int, int] | None, *, is_integer: bool = False) -> Preprocessing:
+        """How images become the input of a network with these channels and this size (None: any size).
+
+        Raises:
+            ModelError: Normalisation or crop do not fit the network.
+        """
+        normalisation, notes = choose_normalisation(self.normalisation, channels=channels, is_integer=is_integer)
+        geometry, more = plan_geometry(grid, resize=self.resize, crop=self.crop, interpolation=self.interpolation)
+        return Preprocessing(normalisation, geometry, 3 if normalisation.order == "grey" else channels, (*notes, *more))
 
 
-def gather_settings(file: Path | None, loading: Loading) -> Settings:
-    """The settings that loading options and the TOML file next to `file` add up to; options win.
+def resolve_settings(file: Path | None, loading: Loading) -> ModelSettings:
+    """What the loading options state, with gaps filled from a TOML file.
 
-    `loading.preprocess` may itself name a TOML file, which then takes the place of the one next to the model.
+    Args:
+        file: The model's file; a TOML file of the same name next to it is read. None if the model has no file.
+        loading: The options. `preprocess` may name a TOML file, which is then read instead.
+
+    Raises:
+        OptionError: An option has an invalid value.
+        ModelError: The TOML file does not exist or cannot be read.
     """
-    card = file.with_suffix(".toml") if file is not None else None
-    numbers = None
+    loading.check()
+    toml = file.with_suffix(".toml") if file is not None else None
+    normalisation, resize, crop = None, None, None
     if isinstance(loading.preprocess, Normalisation):
-        numbers = loading.preprocess
+        normalisation = loading.preprocess
     elif loading.preprocess is not None and str(loading.preprocess).endswith(".toml"):
-        card = Path(loading.preprocess)
-        if not card.is_file():
-            raise ModelError(f"there is no file {card}")
+        toml = Path(loading.preprocess)
+        if not toml.is_file():
+            raise ModelError(f"there is no file {toml}")
     elif loading.preprocess is not None:
-        numbers = parse_numbers(str(loading.preprocess))
-    said = read_card(card) if card is not None and card.is_file() else Settings()
-    how, crop = (said.resize, said.crop) if loading.resize is None else parse_resize(loading.resize)
-    return Settings(
-        numbers=numbers or said.numbers,
-        resize=how,
-        crop=crop or said.crop,
-        interpolation=said.interpolation,
-        labels=said.labels if loading.labels is None else as_labels(loading.labels),
-        output=said.output if loading.returns is None else parse_output(loading.returns),
-        input_name=said.input_name,
-        output_name=said.output_name,
-        layout=said.layout,
-        device=loading.device,
-        batch_size=loading.batch_size,
-        threads=loading.threads,
-        half=loading.half,
-        endpoint=loading.endpoint,
+        normalisation = parse_normalisation(str(loading.preprocess))
+    if loading.resize is not None:
+        resize, crop = parse_resize(loading.resize)
+    given = ModelSettings(
+        normalisation=normalisation,
+        resize=resize,
+        crop=crop,
+        labels=as_labels(loading.labels),
+        returns=parse_returns(loading.returns) if loading.returns is not None else None,
         loading=loading,
     )
+    return given.over(read_toml(toml)) if toml is not None and toml.is_file() else given
 
 
-def read_card(path: Path) -> Settings:
+def read_toml(path: Path) -> ModelSettings:
     """The settings in a TOML file. Raises ModelError that names the file and the key."""
     try:
-        said = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ModelError(f"{path} cannot be read: {error}") from None
-    if unknown := sorted(set(said) - set(KEYS)):
-        raise ModelError(f"{path} has an unknown key {unknown[0]!r}; known are {', '.join(KEYS)}")
+    if unknown := sorted(set(content) - set(KEYS)):
+        raise ModelError(f"{path} has an unknown key {unknown[0]!r}; expected {', '.join(KEYS)}")
     try:
-        how, crop = parse_resize(said["resize"]) if "resize" in said else (None, None)
-        return Settings(
-            numbers=_numbers(said),
-            resize=how,
-            crop=_size(said["crop"]) if "crop" in said else crop,
-            interpolation=parse_interpolation(said["interpolation"]) if "interpolation" in said else None,
-            labels=_labels(said["labels"], path) if "labels" in said else None,
-            output=parse_output(said["output"]) if "output" in said else None,
-            input_name=_text(said, "input"),
-            output_name=_text(said, "output_name"),
-            layout=_one_of(said, "layout", get_args(Layout)),
+        resize, crop = parse_resize(content["resize"]) if "resize" in content else (None, None)
+        labels = content.get("labels")
+        return ModelSettings(
+            normalisation=_read_normalisation(content),
+            resize=resize,
+            crop=as_size(content["crop"]) if "crop" in content else crop,
+            interpolation=parse_interpolation(content["interpolation"]) if "interpolation" in content else None,
+            labels=as_labels(path.parent / labels if isinstance(labels, str) else labels),
+            returns=parse_returns(content["returns"]) if "returns" in content else None,
+            input_name=_read_name(content, "input"),
+            output_name=_read_name(content, "output_name"),
+            layout=_read_choice(content, "layout", get_args(Layout)),
         )
     except OptionError as error:
         raise ModelError(f"{path}: {error}") from None
 
 
-def as_labels(labels: str | Path | Sequence[str]) -> tuple[str, ...]:
-    """Label names from a file or from a list of them."""
-    return read_labels(labels) if isinstance(labels, (str, Path)) else tuple(str(name) for name in labels)
+def as_labels(labels: str | Path | Sequence[str] | None) -> tuple[str, ...] | None:
+    """Class names from a file or a sequence; None where there are none."""
+    if labels is None:
+        return None
+    return read_labels(labels) if isinstance(labels, (str, Path)) else tuple(str(name) for name in labels) or None
 
 
-def _numbers(said: dict[str, Any]) -> Normalisation | None:
-    own = {"mean", "std", "scale", "order"} & set(said)
-    if "preprocess" in said:
+def as_size(value: Any) -> tuple[int, int]:
+    """(h, w) from a number, a text, or a pair of numbers."""
+    is_pair = isinstance(value, Iterable) and not isinstance(value, str)
+    return parse_size("x".join(str(side) for side in value) if is_pair else value)
+
+
+def _read_normalisation(content: dict[str, Any]) -> Normalisation | None:
+    own = set(_NORMALISATION_KEYS[1:]) & set(content)
+    if "preprocess" in content:
         if own:
             raise OptionError(f"give either preprocess or {', '.join(sorted(own))}, not both")
-        return parse_numbers(str(said["preprocess"]))
+        return parse_normalisation(str(content["preprocess"]))
     if not own:
         return None
-    order: Order = _one_of(said, "order", get_args(Order)) or "rgb"
-    (scale,) = _floats(said.get("scale", 1.0), "scale", 1)
-    mean, std = _floats(said.get("mean", 0.0), "mean"), _floats(said.get("std", 1.0), "std")
+    order: Order = _read_choice(content, "order", get_args(Order)) or "rgb"
+    (scale,) = _read_floats(content.get("scale", 1.0), "scale", 1)
+    mean, std = _read_floats(content.get("mean", 0.0), "mean"), _read_floats(content.get("std", 1.0), "std")
     return Normalisation(scale, mean, std, order, name="TOML file")
 
 
-def _floats(value: Any, key: str, length: int | None = None) -> tuple[float, ...]:
-    numbers = value if isinstance(value, list) else [value]
-    if not numbers or not all(type(n) in (int, float) for n in numbers) or (length and len(numbers) != length):
-        raise OptionError(f"{key} is {value!r}; expected a number" + ("" if length else " or a list of them"))
-    return tuple(float(n) for n in numbers)
+def _read_floats(value: Any, key: str, length: int | None = None) -> tuple[float, ...]:
+    values = value if isinstance(value, list) else [value]
+    if not values or not all(type(n) in (int, float) for n in values) or (length and len(values) != length):
+        raise OptionError(f"{key} is {value!r}; expected a number" + ("" if length else " or a list of numbers"))
+    return tuple(float(n) for n in values)
 
 
-def _size(value: Any) -> tuple[int, int]:
-    return parse_size("x".join(str(part) for part in value) if isinstance(value, list) else value)
-
-
-def _labels(value: Any, path: Path) -> tuple[str, ...]:
-    return as_labels(path.parent / value if isinstance(value, str) else value)
-
-
-def _text(said: dict[str, Any], key: str) -> str | None:
-    value = said.get(key)
+def _read_name(content: dict[str, Any], key: str) -> str | None:
+    value = content.get(key)
     if value is not None and not isinstance(value, str):
         raise OptionError(f"{key} is {value!r}; expected a name")
     return value
 
 
-def _one_of(said: dict[str, Any], key: str, choices: tuple[Any, ...]) -> Any:
-    value = said.get(key)
+def _read_choice(content: dict[str, Any], key: str, choices: tuple[Any, ...]) -> Any:
+    value = content.get(key)
     if value is not None and value not in choices:
         raise OptionError(f"{key} is {value!r}; expected one of {', '.join(choices)}")
     return value

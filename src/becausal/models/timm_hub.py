@@ -1,39 +1,40 @@
-"""Pretrained models of timm, with timm's own data config."""
+"""Pretrained timm models, with timm's data config."""
 
 import math
 from typing import Any
 
 from becausal.core.errors import MissingExtraError, ModelError, NetworkError
-from becausal.models.preprocess import INTERPOLATIONS, Interpolation, Normalisation, Resize
-from becausal.models.settings import Metadata, Settings
+from becausal.core.text import one_line
+from becausal.models.preprocess import Normalisation, Resize, find_interpolation
+from becausal.models.settings import ModelSettings
 from becausal.models.torch_module import TorchClassifier, import_torch, wrap
 
 
-def load(target: str, settings: Settings) -> TorchClassifier:
-    """The model of that name. Raises NetworkError where its weights must be fetched and cannot be."""
+def load(target: str, settings: ModelSettings) -> TorchClassifier:
+    """The model of that name. Raises NetworkError if its weights must be downloaded and cannot be."""
     import_torch("a timm model")
     try:
         import timm
     except ImportError:
         raise MissingExtraError("timm", "timm", "a timm model") from None
     except RuntimeError as error:  # torchvision, which timm imports, built for another torch
-        raise ModelError(f"timm cannot be imported beside this torch: {error}") from None
+        raise ModelError(f"timm cannot be imported with this version of torch: {error}") from None
     try:
         module = timm.create_model(target, pretrained=True)
     except OSError as error:
         raise NetworkError(
-            f"the weights of timm:{target} are not here and cannot be fetched ({error}): download them elsewhere and "
-            "set HF_HOME to the folder of the cache"
+            f"the weights of timm:{target} are not cached and cannot be downloaded ({error}): download them on another "
+            "machine and set HF_HOME to the cache folder"
         ) from None
     except (RuntimeError, ValueError, KeyError) as error:
-        raise ModelError(f"timm:{target} cannot be loaded: {' '.join(str(error).split())[:200]}") from error
+        raise ModelError(f"timm:{target} cannot be loaded: {one_line(error, 200)}") from error
     config = timm.data.resolve_model_data_config(module)
-    found = read_metadata(config, _find_labels(timm, module))
-    return wrap(module, settings, found, spec=f"timm:{target}", kind="timm")
+    own = read_metadata(config, _find_labels(timm, module))
+    return wrap(module, settings, own, spec=f"timm:{target}", kind="timm")
 
 
-def read_metadata(config: dict[str, Any], labels: tuple[str, ...] | None) -> Metadata:
-    """Geometry and numbers as timm's own evaluation transform has them.
+def read_metadata(config: dict[str, Any], labels: tuple[str, ...] | None) -> ModelSettings:
+    """Geometry and normalisation of timm's evaluation transform.
 
     config: input_size (channels, h, w), crop_pct, crop_mode, interpolation, mean, std.
     """
@@ -45,24 +46,20 @@ def read_metadata(config: dict[str, Any], labels: tuple[str, ...] | None) -> Met
     if config.get("crop_mode") == "squash":
         resize = before
     elif config.get("crop_mode") == "border":
-        notes = ("timm would show the whole image with a border: cropped in the centre instead",)
-    return Metadata(
-        numbers=Normalisation(1 / 255, tuple(config["mean"]), tuple(config["std"]), name="its data config"),
-        grid=(h, w),
+        notes = ("timm would pad the image with a border: centre crop used instead",)
+    return ModelSettings(
+        normalisation=Normalisation(1 / 255, tuple(config["mean"]), tuple(config["std"]), name="data config"),
+        crop=(h, w),
         resize=resize,
-        interpolation=_interpolation(config.get("interpolation")),
+        interpolation=find_interpolation(config.get("interpolation")) or "bilinear",
         labels=labels,
-        output="logits",
+        returns="logits",
         notes=notes,
     )
 
 
-def _interpolation(name: Any) -> Interpolation:
-    return next((known for known in INTERPOLATIONS if known == name), "bilinear")
-
-
 def _find_labels(timm: Any, module: Any) -> tuple[str, ...] | None:
-    """Names from the weights' own config, or from the ImageNet subset timm recognises."""
+    """Names from the config of the weights, or from the ImageNet subset that timm recognises."""
     config = getattr(module, "pretrained_cfg", None) or {}
     names = config.get("label_names")
     if names:

@@ -1,8 +1,8 @@
-"""A torch module on a device, asked without waiting: batches of fixed sizes, each recorded once as a CUDA graph.
+"""A torch module on a device, run asynchronously: batches of fixed sizes, each captured once as a CUDA graph.
 
-A graph is replayed by one call, where a network of 150 layers takes as many, each of some microseconds: for small
-batches that is most of their time. Small batches of one image have the making of their mutants in the graph as well.
-What cannot be recorded is run as it is, and so is all on other devices.
+A graph is replayed by one call. A network of 150 layers otherwise needs as many, each of some microseconds, which is
+most of the time of a small batch. For small batches of one view, composing the masked images is part of the graph. What
+cannot be captured is run directly, and so is everything on other devices.
 """
 
 import threading
@@ -15,41 +15,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from becausal.core.contracts import Grid
-from becausal.models.torch_compose import DeviceComposer, StagedTensors, places_of
+from becausal.models.torch_compose import DeviceComposer, StagedTensors, pool_indices
 
 Tensor = Any  # torch.Tensor; torch is imported only when a torch model is loaded
 
-WARM_UPS = 3  # runs before a network is recorded, as CUDA graphs want it
-SMALL = 64  # sizes up to this are tried out for what a guess costs
-FREE = 1.3  # a batch that takes no more than this many times as long as the smallest costs nothing, as it were
+WARM_UPS = 3  # runs before a network is captured, as CUDA graphs require
+SMALL = 64  # largest size that composes inside the graph, and that lookahead is measured with
+FREE = 1.3  # a batch that takes at most this many times as long as the smallest one counts as free
 
 
 @dataclass
-class _Recorded:
-    """A network for batches of one size: what it is fed, its scores, and how to run it.
+class _CapturedNetwork:
+    """A network for batches of one size.
 
-    entry: images, (n, h, w, channels), or bits, (n, bytes), that say what is shown of one image. network: what was
-    recorded; it holds the memory that a graph works in.
+    input: images, (n, h, w, channels), or masks of one view packed to bits, (n, bytes). run: the scores, on the device.
+    network: what was captured; it keeps the memory alive that the graph works in.
     """
 
-    entry: Tensor
+    input: Tensor
     scores: Tensor
-    run: Callable[[], Tensor]  # the scores, there
+    run: Callable[[], Tensor]
     network: Callable[[], Tensor]
 
 
 @dataclass
-class _Slot:
-    """Memory of the host that the device can reach: the bits and places of one batch, and room for its scores."""
+class _HostBuffers:
+    """Pinned host memory for one batch: packed masks, pool indices, and scores."""
 
     packed: Tensor
-    places: Tensor
+    indices: Tensor
     scores: Tensor
-    watch: "_Stopwatch"
+    timer: "_Timer"
 
 
-class _Stopwatch:
-    """How long the device takes for a batch: by its own events where it has them, else by ours, as it then waits."""
+class _Timer:
+    """How long the device works on a batch: by CUDA events, or by the clock on devices that run synchronously."""
 
     def __init__(self, is_cuda: bool) -> None:
         import torch
@@ -57,10 +57,10 @@ class _Stopwatch:
         self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if is_cuda else []
         self._times = [0.0, 0.0]
 
-    def begin(self) -> None:
+    def start(self) -> None:
         self._mark(0)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         self._mark(1)
 
     def _mark(self, which: int) -> None:
@@ -69,11 +69,11 @@ class _Stopwatch:
         else:
             self._times[which] = time.perf_counter()
 
-    def is_over(self) -> bool:
+    def is_done(self) -> bool:
         return not self._events or bool(self._events[1].query())
 
     def wait(self) -> float:
-        """Until the end has come; the seconds from the beginning."""
+        """Wait until the batch is done; the seconds it took."""
         if not self._events:
             return self._times[1] - self._times[0]
         self._events[1].synchronize()
@@ -81,60 +81,65 @@ class _Stopwatch:
 
 
 @dataclass
-class _Part:
-    """So many rows of a batch, in a slot that goes back to its shelf when they are collected."""
+class _PendingPart:
+    """Some rows of a batch, in buffers that are returned to `free` when the scores are collected."""
 
     rows: int
-    slot: _Slot
-    shelf: list[_Slot]
+    buffers: _HostBuffers
+    free: list[_HostBuffers]
 
 
-class _Promise:
-    """A batch under way on the device. read: the network's output to scores."""
+class _PendingBatch:
+    """A batch that runs on the device. decode: the network's output to scores."""
 
-    def __init__(self, parts: list[_Part], read: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
+    def __init__(self, parts: list[_PendingPart], decode: Callable[[NDArray[Any]], NDArray[Any]]) -> None:
         self._parts = parts
-        self._read = read
+        self._decode = decode
         self.seconds = 0.0
 
     def is_ready(self) -> bool:
-        return all(part.slot.watch.is_over() for part in self._parts)
+        return all(part.buffers.timer.is_done() for part in self._parts)
 
     def collect(self) -> NDArray[Any]:
-        found = []
+        outputs = []
         for part in self._parts:
-            self.seconds += part.slot.watch.wait()
-            found.append(part.slot.scores.numpy()[: part.rows].copy())
-            part.shelf.append(part.slot)
+            self.seconds += part.buffers.timer.wait()
+            outputs.append(part.buffers.scores.numpy()[: part.rows].copy())
+            part.free.append(part.buffers)
         self._parts = []
-        return self._read(found[0] if len(found) == 1 else np.concatenate(found))
+        return self._decode(outputs[0] if len(outputs) == 1 else np.concatenate(outputs))
 
 
 @final
 class DeviceRunner:
-    """Runs one network on one device.
-
-    network: (n, channels, h, w) to its output, on the device; read: what that means, in numpy. sizes: the batch sizes
-    there are, ascending; larger batches are run in parts. One call at a time: threads wait for each other.
-    """
+    """Runs one network on one device; threads take turns."""
 
     def __init__(
         self,
         network: Callable[[Tensor], Tensor],
-        read: Callable[[NDArray[Any]], NDArray[Any]],
+        decode: Callable[[NDArray[Any]], NDArray[Any]],
         composer: DeviceComposer,
         sizes: Sequence[int],
         device: str,
     ) -> None:
+        """Prepare to run.
+
+        Args:
+            network: (n, channels, h, w) to raw output, on the device.
+            decode: Raw output to scores, in numpy.
+            composer: Makes the masked images.
+            sizes: Batch sizes, ascending; larger batches are run in parts.
+            device: E.g. "cuda".
+        """
         self._network = network
-        self._read = read
+        self._decode = decode
         self._composer = composer
         self._sizes = list(sizes)
         self._is_cuda = device.startswith("cuda")
-        self._recorded: dict[tuple[str, int, Grid], _Recorded] = {}
-        self._alone: dict[Grid, tuple[StagedTensors, Tensor]] = {}  # the last that was alone in a batch, and its pair
-        self._shelves: dict[tuple[int, Grid], list[_Slot]] = {}
-        self._memory: Any = None
+        self._captured: dict[tuple[str, int, Grid], _CapturedNetwork] = {}
+        self._single: dict[Grid, tuple[StagedTensors, Tensor]] = {}  # last view that had a batch to itself, and its pair
+        self._free_buffers: dict[tuple[int, Grid], list[_HostBuffers]] = {}
+        self._graph_memory: Any = None
         self._lock = threading.RLock()
 
     @property
@@ -143,8 +148,8 @@ class DeviceRunner:
 
     def submit(
         self, staged: Sequence[StagedTensors], which: NDArray[np.intp], packed: NDArray[np.uint8], grid: Grid
-    ) -> _Promise:
-        """Begin with a batch of any size."""
+    ) -> _PendingBatch:
+        """Start a batch of any size."""
         import torch
 
         with self._lock, torch.inference_mode():
@@ -152,181 +157,181 @@ class DeviceRunner:
                 try:
                     step = self.largest
                     starts = range(0, len(packed), step)
-                    parts = [self._begin(staged, which[i : i + step], packed[i : i + step], grid) for i in starts]
-                    return _Promise(parts, self._read)
+                    parts = [self._start(staged, which[i : i + step], packed[i : i + step], grid) for i in starts]
+                    return _PendingBatch(parts, self._decode)
                 except torch.cuda.OutOfMemoryError:
                     if len(self._sizes) == 1:
                         raise
-                self._shrink()
+                self._drop_largest_size()
 
     def classify(self, pixels: Tensor) -> NDArray[Any]:
-        """The scores of images, (n, h, w, channels), on the device and in the network's numbers."""
+        """The scores of normalised images on the device, (n, h, w, channels)."""
         import torch
 
-        found = []
+        outputs = []
         with self._lock, torch.inference_mode():
             for start in range(0, len(pixels), self.largest):
                 part = pixels[start : start + self.largest]
-                recorded = self._of_pictures(part[0], self._size(len(part)), tuple(part.shape[1:3]))
-                recorded.entry[: len(part)] = part
-                found.append(recorded.run()[: len(part)].cpu().numpy())
-        return self._read(np.concatenate(found))
+                captured = self._network_of_images(part[0], self._padded_size(len(part)), tuple(part.shape[1:3]))
+                captured.input[: len(part)] = part
+                outputs.append(captured.run()[: len(part)].cpu().numpy())
+        return self._decode(np.concatenate(outputs))
 
-    def measure_ahead(self, staged: StagedTensors, grid: Grid) -> int:
-        """The largest of the small batches that takes about as long as the smallest."""
+    def measure_free_rows(self, staged: StagedTensors, grid: Grid) -> int:
+        """The largest of the small batch sizes that takes about as long as the smallest."""
         import torch
 
         with self._lock, torch.inference_mode():
-            times = {size: self._time(staged, size, grid) for size in self._sizes if size <= SMALL}
+            times = {size: self._measure(staged, size, grid) for size in self._sizes if size <= SMALL}
             least = min(times.values(), default=0.0)
             return max((size for size, time in times.items() if time <= FREE * least), default=0)
 
-    def _time(self, staged: StagedTensors, size: int, grid: Grid) -> float:
-        """Milliseconds for a batch of that size, the least of a few."""
+    def _measure(self, staged: StagedTensors, size: int, grid: Grid) -> float:
+        """Milliseconds for a batch of this size, the minimum of several."""
         packed = np.full((size, -(-int(np.prod(grid)) // 8)), 255, np.uint8)
-        promises = [self.submit([staged], np.zeros(size, np.intp), packed, grid) for _ in range(6)]
+        batches = [self.submit([staged], np.zeros(size, np.intp), packed, grid) for _ in range(6)]
         times = []
-        for promise in promises:
-            promise.collect()
-            times.append(promise.seconds * 1000)
+        for batch in batches:
+            batch.collect()
+            times.append(batch.seconds * 1000)
         return min(times[1:])
 
-    def _size(self, rows: int) -> int:
+    def _padded_size(self, rows: int) -> int:
         return next(size for size in self._sizes if size >= rows)
 
-    def _begin(
+    def _start(
         self, staged: Sequence[StagedTensors], which: NDArray[np.intp], packed: NDArray[np.uint8], grid: Grid
-    ) -> _Part:
+    ) -> _PendingPart:
         rows = len(packed)
-        size = self._size(rows)
-        is_alone = size <= SMALL and bool((which == which[0]).all())
-        if is_alone:
-            recorded = self._of_bits(staged[which[0]], size, packed.shape[1], grid)
+        size = self._padded_size(rows)
+        is_single = size <= SMALL and bool((which == which[0]).all())
+        if is_single:
+            captured = self._network_of_masks(staged[which[0]], size, packed.shape[1], grid)
         else:
-            recorded = self._of_pictures(staged[0].pool.pairs[0, 0], size, grid)
-        shelf = self._shelves.setdefault((size, grid), [])
-        slot = shelf.pop() if shelf else self._make_slot(size, packed.shape[1], recorded.scores)
-        slot.packed.numpy()[:rows] = packed
-        slot.watch.begin()
-        if is_alone:
-            recorded.entry.copy_(slot.packed, non_blocking=True)
+            captured = self._network_of_images(staged[0].pool.pairs[0, 0], size, grid)
+        free = self._free_buffers.setdefault((size, grid), [])
+        buffers = free.pop() if free else self._make_buffers(size, packed.shape[1], captured.scores)
+        buffers.packed.numpy()[:rows] = packed
+        buffers.timer.start()
+        if is_single:
+            captured.input.copy_(buffers.packed, non_blocking=True)
         else:
-            self._compose(staged, which, slot, recorded.entry)
-        slot.scores.copy_(recorded.run(), non_blocking=True)
-        slot.watch.end()
-        return _Part(rows, slot, shelf)
+            self._compose(staged, which, buffers, captured.input)
+        buffers.scores.copy_(captured.run(), non_blocking=True)
+        buffers.timer.stop()
+        return _PendingPart(rows, buffers, free)
 
-    def _compose(self, staged: Sequence[StagedTensors], which: NDArray[np.intp], slot: _Slot, out: Tensor) -> None:
-        """Mutants of several images into a network's entry."""
+    def _compose(self, staged: Sequence[StagedTensors], which: NDArray[np.intp], buffers: _HostBuffers, out: Tensor) -> None:
+        """Compose masked images of several views into a network's input."""
         pool = staged[0].pool
-        places = places_of(staged, which)
-        slot.places.numpy()[: len(which)] = places
-        slot.places.numpy()[len(which) :] = places[0]
-        where = slot.places.to(out.device, non_blocking=True)
-        bits = slot.packed.to(out.device, non_blocking=True)
-        self._composer.compose_there(pool.pairs.index_select(0, where), bits, out)
+        indices = pool_indices(staged, which)
+        buffers.indices.numpy()[: len(which)] = indices
+        buffers.indices.numpy()[len(which) :] = indices[0]
+        device_indices = buffers.indices.to(out.device, non_blocking=True)
+        packed = buffers.packed.to(out.device, non_blocking=True)
+        self._composer.compose_packed(pool.pairs.index_select(0, device_indices), packed, out)
 
-    def _of_pictures(self, example: Tensor, size: int, grid: Grid) -> _Recorded:
-        """The network for batches of that size; example: an image, (h, w, channels)."""
+    def _network_of_images(self, example: Tensor, size: int, grid: Grid) -> _CapturedNetwork:
+        """The network for batches of this size; example: an image, (h, w, channels)."""
 
         def make() -> tuple[Tensor, Callable[[], Tensor]]:
-            entry = example.new_zeros((size, *example.shape))
-            batch = entry.permute(0, 3, 1, 2)  # a view: memory stays channels last
-            return entry, lambda: self._network(batch)
+            images = example.new_zeros((size, *example.shape))
+            batch = images.permute(0, 3, 1, 2)  # a view: memory stays channels last
+            return images, lambda: self._network(batch)
 
-        return self._record("pictures", size, grid, make)
+        return self._get_captured("images", size, grid, make)
 
-    def _of_bits(self, staged: StagedTensors, size: int, width: int, grid: Grid) -> _Recorded:
-        """The network for batches of that size, all of the same image, with the making of the mutants."""
+    def _network_of_masks(self, staged: StagedTensors, size: int, width: int, grid: Grid) -> _CapturedNetwork:
+        """The network for batches of this size, all of one view; it composes the masked images itself."""
         import torch
 
-        pair = staged.pool.pairs[staged.place]
-        if grid not in self._alone:
-            self._alone[grid] = staged, pair.clone()
-        last, there = self._alone[grid]
+        pair = staged.pool.pairs[staged.index]
+        if grid not in self._single:
+            self._single[grid] = staged, pair.clone()
+        last, single_pair = self._single[grid]
         if last is not staged:
-            there.copy_(pair)
-            self._alone[grid] = staged, there
+            single_pair.copy_(pair)
+            self._single[grid] = staged, single_pair
 
         def make() -> tuple[Tensor, Callable[[], Tensor]]:
-            entry = pair.new_zeros((size, width), dtype=torch.uint8)
-            pictures = pair.new_zeros((size, *pair.shape[1:]))
-            batch = pictures.permute(0, 3, 1, 2)
+            packed = pair.new_zeros((size, width), dtype=torch.uint8)
+            images = pair.new_zeros((size, *pair.shape[1:]))
+            batch = images.permute(0, 3, 1, 2)
 
             def run() -> Tensor:
-                self._composer.compose_there(there[None], entry, pictures)
+                self._composer.compose_packed(single_pair[None], packed, images)
                 return self._network(batch)
 
-            return entry, run
+            return packed, run
 
-        return self._record("bits", size, grid, make)
+        return self._get_captured("masks", size, grid, make)
 
-    def _record(
+    def _get_captured(
         self, kind: str, size: int, grid: Grid, make: Callable[[], tuple[Tensor, Callable[[], Tensor]]]
-    ) -> _Recorded:
-        """What `make` makes, an entry and how to run what it is fed to, recorded where that is possible."""
+    ) -> _CapturedNetwork:
+        """The network that `make` makes, an input and a function that runs on it, captured if possible."""
         import torch
 
-        found = self._recorded.get((kind, size, grid))
+        found = self._captured.get((kind, size, grid))
         if found is not None:
             return found
         entry, network = make()
-        recorded = None
+        captured = None
         if self._is_cuda:
             torch.cuda.synchronize()
             with torch.cuda.stream(torch.cuda.Stream()):
                 for _ in range(WARM_UPS):
-                    plain = network()
+                    expected = network()
             torch.cuda.synchronize()
-            recorded = self._capture(entry, network, plain)
-        if recorded is None:
-            recorded = _Recorded(entry, network(), network, network)
-        self._recorded[kind, size, grid] = recorded
-        return recorded
+            captured = self._capture(entry, network, expected)
+        if captured is None:
+            captured = _CapturedNetwork(entry, network(), network, network)
+        self._captured[kind, size, grid] = captured
+        return captured
 
-    def _capture(self, entry: Tensor, network: Callable[[], Tensor], plain: Tensor) -> _Recorded | None:
-        """The network as a graph; None where it cannot be recorded, or does not say the same when replayed."""
+    def _capture(self, entry: Tensor, network: Callable[[], Tensor], expected: Tensor) -> _CapturedNetwork | None:
+        """The network as a graph; None if it cannot be captured, or returns something else when replayed."""
         import torch
 
         graph = torch.cuda.CUDAGraph()
         try:
-            self._memory = self._memory or torch.cuda.graph_pool_handle()
-            with torch.cuda.graph(graph, pool=self._memory):
+            self._graph_memory = self._graph_memory or torch.cuda.graph_pool_handle()
+            with torch.cuda.graph(graph, pool=self._graph_memory):
                 scores = network()
             graph.replay()
             torch.cuda.synchronize()
         except torch.cuda.OutOfMemoryError:
             raise
-        except Exception:  # a network of the user's: anything may come, and it can still be run as it is
+        except Exception:  # the network is the user's code: any error is possible, and it can still be run directly
             torch.cuda.synchronize()
             return None
-        if not torch.allclose(scores, plain, rtol=1e-3, atol=1e-4, equal_nan=True):
+        if not torch.allclose(scores, expected, rtol=1e-3, atol=1e-4, equal_nan=True):
             return None
 
         def run() -> Tensor:
             graph.replay()
             return scores
 
-        return _Recorded(entry, scores, run, network)
+        return _CapturedNetwork(entry, scores, run, network)
 
-    def _shrink(self) -> None:
-        """Give up the largest size and all that was recorded: the memory did not suffice."""
+    def _drop_largest_size(self) -> None:
+        """Free all captured networks and give up the largest size, after running out of memory."""
         import torch
 
         self._sizes.pop()
-        self._recorded.clear()
-        self._alone.clear()
-        self._shelves.clear()
-        self._memory = None
+        self._captured.clear()
+        self._single.clear()
+        self._free_buffers.clear()
+        self._graph_memory = None
         torch.cuda.empty_cache()
 
-    def _make_slot(self, size: int, width: int, scores: Tensor) -> _Slot:
+    def _make_buffers(self, size: int, width: int, scores: Tensor) -> _HostBuffers:
         import torch
 
-        pinned = self._is_cuda  # or a copy would wait for whatever the device is busy with
-        return _Slot(
+        pinned = self._is_cuda  # otherwise a copy waits for all work queued on the device
+        return _HostBuffers(
             torch.empty((size, width), dtype=torch.uint8, pin_memory=pinned),
             torch.empty(size, dtype=torch.int64, pin_memory=pinned),
             torch.empty(scores.shape, dtype=scores.dtype, pin_memory=pinned),
-            _Stopwatch(self._is_cuda),
+            _Timer(self._is_cuda),
         )

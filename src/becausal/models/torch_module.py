@@ -1,4 +1,4 @@
-"""Torch modules, on the CPU or a GPU: asked in batches, and open to methods that need gradients."""
+"""Torch modules, on the CPU or a GPU; methods that need gradients can reach the module."""
 
 import sys
 import threading
@@ -10,48 +10,49 @@ from numpy.typing import NDArray
 
 from becausal.core.contracts import Grid, ModelInfo, Pixels, Promise, Visible
 from becausal.core.errors import MissingExtraError, ModelError
-from becausal.models.outputs import Reading, name_classes, probe_pictures, read_output
-from becausal.models.preprocess import LUMINANCE, Normalisation, choose_numbers, plan_geometry
-from becausal.models.settings import Metadata, Settings
+from becausal.core.text import one_line
+from becausal.models.outputs import OutputDecoder, make_decoder, make_probe_images, name_classes
+from becausal.models.preprocess import LUMINANCE, Normalisation
+from becausal.models.settings import ModelSettings
 from becausal.models.torch_compose import DeviceComposer, HostComposer, make_composer
 from becausal.models.torch_device import DeviceRunner
 from becausal.models.user_code import call, file_sha256, load_function, read_constants, split_target
 
 Tensor = Any  # torch.Tensor; torch is imported only when a torch model is loaded
 
-_PART = 256  # images a network is given at once: more bring nothing, and take memory
+_MAX_PART = 256  # images per forward pass: more are not faster, and need memory
 
 
 @final
 class TorchClassifier:
     """A torch module as a classifier.
 
-    module: the nn.Module, in eval mode, on its device. Its output may be a tensor, a tuple that begins with one, or
-    an object with `logits`. One call at a time: threads wait for each other, since batches share one buffer.
+    module: the nn.Module, in eval mode, on its device. Its output may be a tensor, a tuple that starts with one, or an
+    object with `logits`. Batches share one buffer, so threads take turns.
     """
 
     def __init__(
         self,
         module: Any,
         info: ModelInfo,
-        numbers: Normalisation,
+        normalisation: Normalisation,
         composer: HostComposer | DeviceComposer,
-        reading: Reading,
+        decoder: OutputDecoder,
         *,
         batch_size: int,
     ) -> None:
         self.module = module
         self._info = info
-        self._numbers = numbers
-        self._composer: Any = composer  # each stages its own kind of pair
-        self._reading = reading
-        self._part = min(_PART, batch_size)
-        self._batch_size = batch_size // self._part * self._part  # whole parts, so that no odd one is left over
+        self._normalisation = normalisation
+        self._composer: Any = composer  # each stages its own type of pair
+        self._decoder = decoder
+        self._part = min(_MAX_PART, batch_size)
+        self._batch_size = batch_size // self._part * self._part  # a multiple of the part size
         self._lock = threading.Lock()
-        self._ahead: int | None = None
+        self._free_rows: int | None = None
         self._runner: DeviceRunner | None = None
         if info.device.startswith("cuda") and isinstance(composer, DeviceComposer):
-            self._runner = DeviceRunner(self._network, self._read, composer, _sizes(self._part), info.device)
+            self._runner = DeviceRunner(self._network, self._decode, composer, _sizes(self._part), info.device)
 
     @property
     def info(self) -> ModelInfo:
@@ -63,30 +64,30 @@ class TorchClassifier:
 
     @property
     def fixed_sizes(self) -> tuple[int, ...]:
-        """On a GPU a few sizes only, as each new one costs time to plan and record; larger ones are run in parts."""
+        """A few sizes on a GPU, since each new one takes time to plan and capture; larger ones are run in parts."""
         if self._info.device == "cpu":
             return ()
-        part = min(_PART, self._batch_size)
+        part = min(_MAX_PART, self._batch_size)
         return (*_sizes(part), *range(2 * part, self._batch_size + 1, part))
 
     @property
     def depth(self) -> int:
-        """Two batches on a CUDA device, one at work and one waiting; 0 where nothing works beside us."""
+        """Two batches on a CUDA device, one running and one queued; 0 on devices that run synchronously."""
         return 0 if self._runner is None else 2
 
     @property
-    def ahead(self) -> int:
-        """How many rows take no longer than one: measured, when it is first asked for."""
-        if self._ahead is None:
-            self._ahead = self._measure_ahead()
-        return self._ahead
+    def free_rows(self) -> int:
+        """Number of rows that take no longer than one, measured on first use."""
+        if self._free_rows is None:
+            self._free_rows = self._measure_free_rows()
+        return self._free_rows
 
-    def _measure_ahead(self) -> int:
+    def _measure_free_rows(self) -> int:
         geometry = self._info.geometry
         if self._runner is None or geometry is None:
             return 0
         blank = np.zeros((*geometry.grid, self._info.channels or 3), np.uint8)
-        return self._runner.measure_ahead(self.stage(blank, blank), geometry.grid)
+        return self._runner.measure_free_rows(self.stage(blank, blank), geometry.grid)
 
     def stage(self, view: Pixels, background: Pixels) -> Any:
         return self._composer.stage(view, background)
@@ -95,43 +96,47 @@ class TorchClassifier:
         if self._runner is not None:
             packed = np.packbits(visible.reshape(len(visible), -1), axis=1)
             return self.submit(staged, which, packed, visible.shape[1:]).collect()
-        return self._answer(len(visible), lambda rows: self._composer.compose(staged, which[rows], visible[rows]))
+        return self._classify_parts(len(visible), lambda rows: self._composer.compose(staged, which[rows], visible[rows]))
 
     def submit(self, staged: Sequence[Any], which: NDArray[np.intp], packed: NDArray[np.uint8], grid: Grid) -> Promise:
-        """Begin with a batch on a CUDA device."""
+        """Start a batch on a CUDA device."""
         if self._runner is None:
-            raise ModelError(f"a module on {self._info.device} answers at once: use ask")
+            raise ModelError(f"a module on {self._info.device} runs synchronously: use ask")
         return self._runner.submit(staged, which, packed, grid)
 
     def classify(self, pixels: Pixels) -> NDArray[Any]:
         if self._runner is not None:
-            return self._runner.classify(self._composer.bring(pixels).permute(0, 2, 3, 1))
-        return self._answer(len(pixels), lambda rows: self._composer.bring(pixels[rows]))
+            return self._runner.classify(self._composer.to_tensor(pixels).permute(0, 2, 3, 1))
+        return self._classify_parts(len(pixels), lambda rows: self._composer.to_tensor(pixels[rows]))
 
     def normalise(self, pixels: Tensor) -> Tensor:
-        """Pixels (n, channels, h, w) of 0..255 in the model's numbers, differentiable."""
+        """Normalise pixels (n, channels, h, w) in 0..255, differentiably."""
         import torch
 
-        numbers = self._numbers
-        if numbers.order == "bgr":
+        normalisation = self._normalisation
+        if normalisation.order == "bgr":
             pixels = pixels.flip(1)
-        elif numbers.order == "grey" and pixels.shape[1] == 3:
+        elif normalisation.order == "grey" and pixels.shape[1] == 3:
             weights = torch.tensor(LUMINANCE, dtype=pixels.dtype, device=pixels.device)
             pixels = (pixels * weights.reshape(1, 3, 1, 1)).sum(1, keepdim=True)
         mean, std = (
             torch.tensor(values, dtype=pixels.dtype, device=pixels.device).reshape(1, -1, 1, 1)
-            for values in (numbers.mean, numbers.std)
+            for values in (normalisation.mean, normalisation.std)
         )
-        return (pixels * numbers.scale - mean) / std
+        return (pixels * normalisation.scale - mean) / std
 
     def gradient_input(self, pixels: Pixels) -> Tensor:
-        """Pixels (n, h, w, channels) as a normalised tensor (n, channels, h, w) on the device, asking for gradients."""
-        return self._composer.bring(pixels).clone().requires_grad_(True)
+        """Pixels (n, h, w, channels) as a normalised tensor (n, channels, h, w) on the device, with requires_grad."""
+        return self._composer.to_tensor(pixels).clone().requires_grad_(True)
 
-    def _answer(self, count: int, make: Callable[[slice], Tensor]) -> NDArray[Any]:
-        """The scores of `count` images, made and asked in parts; the parts get smaller where memory runs out.
+    def torch_form(self) -> tuple[Any, Callable[[Pixels], Tensor]]:
+        """The module, and the function that normalises pixels to its input, for methods that need gradients."""
+        return self.module, lambda pixels: self.gradient_input(pixels).detach()
 
-        Nothing waits for the device until all parts are under way, so the next is made while one is classified.
+    def _classify_parts(self, count: int, make: Callable[[slice], Tensor]) -> NDArray[Any]:
+        """The scores of `count` images, made and classified in parts, which get smaller if memory runs out.
+
+        Nothing waits for the device until all parts are queued, so the next is made while one is classified.
         """
         import torch
 
@@ -139,7 +144,7 @@ class TorchClassifier:
             while True:
                 try:
                     starts = range(0, count, self._part)
-                    raw = [self._classified(make(slice(i, min(i + self._part, count)))) for i in starts]
+                    raw = [self._forward(make(slice(i, min(i + self._part, count)))) for i in starts]
                     return self._scores(torch.cat(raw))
                 except torch.cuda.OutOfMemoryError:
                     if self._part == 1:
@@ -147,44 +152,44 @@ class TorchClassifier:
                 self._part //= 2
                 torch.cuda.empty_cache()
 
-    def _classified(self, batch: Tensor) -> Tensor:
+    def _forward(self, batch: Tensor) -> Tensor:
         import torch
 
         if self._info.device == "cpu":
             return first_tensor(self.module(batch))
-        # float32 means float32: the short form convolutions take by default moves probabilities by 0.01
+        # True float32: TF32, the default for convolutions, changes probabilities by up to 0.01
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
             return first_tensor(self.module(batch))
 
     def _scores(self, raw: Tensor) -> NDArray[Any]:
-        return self._read(np.asarray(self._finished(raw).cpu().numpy()))
+        return self._decode(np.asarray(self._apply_softmax(raw).cpu().numpy()))
 
     def _network(self, batch: Tensor) -> Tensor:
-        return self._finished(self._classified(batch))
+        return self._apply_softmax(self._forward(batch))
 
-    def _finished(self, raw: Tensor) -> Tensor:
-        """The output with its softmax, where it needs one; half precision, which numpy half knows, becomes float32."""
+    def _apply_softmax(self, raw: Tensor) -> Tensor:
+        """The output with softmax applied if it needs one; half precision becomes float32."""
         import torch
 
         if self._has_plain_logits(raw.ndim):
-            # On the device: a thousand classes of a thousand mutants take longer in numpy than the whole network.
+            # On the device: for a thousand images and classes numpy would take longer than the whole network.
             return torch.softmax(raw.float(), 1)
         return raw.float() if raw.is_floating_point() else raw
 
-    def _read(self, output: NDArray[Any]) -> NDArray[Any]:
-        return output if self._has_plain_logits(output.ndim) else self._reading.scores(output)
+    def _decode(self, output: NDArray[Any]) -> NDArray[Any]:
+        return output if self._has_plain_logits(output.ndim) else self._decoder.scores(output)
 
     def _has_plain_logits(self, axes: int) -> bool:
-        return self._reading.meaning == "logits" and not self._reading.is_single and axes == 2
+        return self._decoder.returns == "logits" and not self._decoder.is_single and axes == 2
 
 
 def _sizes(part: int) -> tuple[int, ...]:
-    """Batch sizes up to `part`: powers of two from 8 on, and itself."""
+    """Batch sizes up to `part`: powers of two from 8, and `part` itself."""
     return tuple(sorted({part, *(size for size in (8, 16, 32, 64, 128) if size < part)}))
 
 
-def load(target: str, settings: Settings) -> TorchClassifier:
-    """The module a function of a Python file builds. Raises ModelError for whatever goes wrong in building it.
+def load(target: str, settings: ModelSettings) -> TorchClassifier:
+    """The module that a function of a Python file builds. Raises ModelError for any error while building it.
 
     `file.py:build` calls build(), `file.py:build:text` calls build("text").
     """
@@ -192,65 +197,59 @@ def load(target: str, settings: Settings) -> TorchClassifier:
     path, name, argument = split_target(target, "torch")
     function, code = load_function(path, name)
     module = call(function, path, *([] if argument is None else [argument]))
-    found = read_constants(code, function, path.parent)
-    return wrap(module, settings, found, spec=f"torch:{target}", kind="torch", sha256=file_sha256(path))
+    own = read_constants(code, function, path.parent)
+    return wrap(module, settings, own, spec=f"torch:{target}", kind="torch", sha256=file_sha256(path))
 
 
 def wrap(
     module: Any,
-    settings: Settings,
-    found: Metadata | None = None,
+    settings: ModelSettings,
+    own: ModelSettings | None = None,
     *,
     spec: str | None = None,
     kind: str = "torch",
     sha256: str | None = None,
 ) -> TorchClassifier:
-    """A module in memory as a classifier; it is moved to the device and put in eval mode."""
+    """A module in memory as a classifier; it is moved to the device and put in eval mode. own: its metadata."""
     torch = import_torch("a torch model")
-    found = found or Metadata()
+    settings, loading = settings.over(own or ModelSettings()), settings.loading
     if not isinstance(module, torch.nn.Module):
-        raise ModelError(f"{spec or 'the model'} gave a {type(module).__name__}; expected a torch.nn.Module")
-    device = _find_device(torch, settings.device)
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
-    module = _settle(torch, module, device, half=settings.half)
+        raise ModelError(f"{spec or 'the model'} returned {type(module).__name__}; expected a torch.nn.Module")
+    device = _find_device(torch, loading.device)
+    if loading.threads is not None:
+        torch.set_num_threads(loading.threads)
+    module = _move(torch, module, device, half=loading.half)
     channels = _count_channels(torch, module)
-    numbers, assumed = choose_numbers(settings.numbers or found.numbers, channels=channels)
-    view_channels = 3 if numbers.order == "grey" else channels
-    geometry, more = plan_geometry(
-        settings.crop or found.grid,
-        resize=settings.resize if settings.resize is not None else found.resize,
-        crop=None,
-        interpolation=settings.interpolation or found.interpolation,
-    )
-    composer = make_composer(numbers, device, half=settings.half)
-    pictures = composer.bring(probe_pictures(geometry.grid, view_channels))
-    before = pictures.clone()
-    raw = _probe(torch, module, pictures)
-    if isinstance(composer, HostComposer) and not torch.equal(before, pictures):
-        composer.distrust()
-    reading, heard = read_output(raw, said=settings.output or found.output)
+    plan = settings.plan_preprocessing(channels, None)
+    composer = make_composer(plan.normalisation, device, half=loading.half)
+    images = composer.to_tensor(make_probe_images(plan.geometry.grid, plan.channels))
+    before = images.clone()
+    raw = _probe(torch, module, images)
+    if isinstance(composer, HostComposer) and not torch.equal(before, images):
+        composer.disable_patching()
+    decoder, notes = make_decoder(raw, returns=settings.returns)
+    h, w = plan.geometry.grid
     info = ModelInfo(
         spec=spec or f"module {type(module).__name__}",
         kind=kind,
-        geometry=geometry,
-        channels=view_channels,
-        labels=name_classes(reading, settings.labels or found.labels),
-        output=reading.output,
-        numbers=str(numbers),
+        geometry=plan.geometry,
+        channels=plan.channels,
+        labels=name_classes(decoder, settings.labels),
+        output=decoder.kind,
+        normalisation=str(plan.normalisation),
         sha256=sha256,
         device=device,
-        inputs=f"float{'16' if settings.half else '32'} [N,{channels},{geometry.grid[0]},{geometry.grid[1]}]",
+        inputs=f"float{'16' if loading.half else '32'} [N,{channels},{h},{w}]",
         outputs=f"[N,{','.join(str(side) for side in raw.shape[1:])}]",
-        notes=(*found.notes, *assumed, *more, *heard),
-        loading=settings.loading.record(),
+        notes=(*settings.notes, *plan.notes, *notes),
+        loading=loading.record(),
     )
-    batch_size = settings.batch_size or (32 if device == "cpu" else _PART)
-    return TorchClassifier(module, info, numbers, composer, reading, batch_size=batch_size)
+    batch_size = loading.batch_size or (32 if device == "cpu" else _MAX_PART)
+    return TorchClassifier(module, info, plan.normalisation, composer, decoder, batch_size=batch_size)
 
 
 def import_torch(purpose: str) -> Any:
-    """The torch library. Raises MissingExtraError where it is not installed."""
+    """The torch library. Raises MissingExtraError if it is not installed."""
     try:
         import torch
     except ImportError:
@@ -259,13 +258,13 @@ def import_torch(purpose: str) -> Any:
 
 
 def is_module(model: Any) -> bool:
-    """Whether an object is a torch module, without importing torch: if it is one, torch has been imported already."""
+    """Whether an object is a torch module. Does not import torch: a module exists only if torch is imported."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(model, torch.nn.Module)
 
 
 def first_tensor(output: Any) -> Tensor:
-    """The scores in whatever a module returned."""
+    """The tensor of scores in a module's output."""
     if hasattr(output, "logits"):
         return output.logits
     if isinstance(output, dict):
@@ -273,7 +272,7 @@ def first_tensor(output: Any) -> Tensor:
     return output[0] if isinstance(output, (tuple, list)) else output
 
 
-def _settle(torch: Any, module: Any, device: str, *, half: bool) -> Any:
+def _move(torch: Any, module: Any, device: str, *, half: bool) -> Any:
     module = module.eval().to(device)
     if half:
         module = module.half()
@@ -284,15 +283,13 @@ def _probe(torch: Any, module: Any, batch: Tensor) -> NDArray[Any]:
     with torch.inference_mode():
         try:
             return _to_numpy(first_tensor(module(batch)))
-        except Exception as error:  # the module is the user's: anything may come
-            message = " ".join(str(error).split())[:200]
-            raise ModelError(
-                f"the module cannot classify a batch of shape {tuple(batch.shape)}: {type(error).__name__}: {message}"
-            ) from error
+        except Exception as error:  # the module is the user's code: any error is possible
+            message = f"{type(error).__name__}: {one_line(error, 200)}"
+            raise ModelError(f"the module cannot classify a batch of shape {tuple(batch.shape)}: {message}") from error
 
 
 def _to_numpy(raw: Tensor) -> NDArray[Any]:
-    """The output in numpy; half precision, which numpy half knows, becomes float32."""
+    """The output as a numpy array; half precision becomes float32."""
     return np.asarray((raw.float() if raw.is_floating_point() else raw).cpu().numpy())
 
 
@@ -300,15 +297,15 @@ def _find_device(torch: Any, name: str) -> str:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ModelError(f"torch knows no device {name!r}: take cpu, cuda or mps") from None
+        raise ModelError(f"unknown torch device {name!r}; expected cpu, cuda or mps") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ModelError("torch finds no CUDA device here: install a CUDA build of torch, or leave --device cuda out")
+        raise ModelError("torch finds no CUDA device: install a CUDA build of torch, or remove --device cuda")
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise ModelError("torch finds no MPS device here: leave --device mps out")
+        raise ModelError("torch finds no MPS device: remove --device mps")
     return str(device)
 
 
 def _count_channels(torch: Any, module: Any) -> int:
-    """Of the first convolution; 3 where there is none."""
+    """Input channels of the first convolution; 3 if there is none."""
     first = next((part for part in module.modules() if isinstance(part, torch.nn.Conv2d)), None)
     return int(first.in_channels) if first is not None else 3

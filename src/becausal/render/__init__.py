@@ -1,1 +1,1 @@
-"""Explanations as images and pages; loaded only when something is drawn."""
+"""Figures, images, HTML pages and sentences about explanations."""

@@ -1,175 +1,185 @@
-"""Methods side by side: one figure, and the cells of one table."""
+"""Methods side by side: the comparison figure and the cells of its table."""
 
 from dataclasses import replace
 from math import ceil
+from textwrap import wrap
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from becausal.core.comparison import Comparison, Row
 from becausal.core.explanation import ExplanationRecord
 from becausal.render.figures import INK, SOFT, new_figure, png_bytes, printable
-from becausal.render.painting import Painted, grow, paint_explanation, paint_map, paint_picture
+from becausal.render.painting import Painted, dilate, paint_explanation, paint_image, paint_map
 from becausal.render.sheets import Sheet, enlarge, lay_out
 from becausal.render.signals import draw_curve, draw_level
-from becausal.render.wording import say_confidence, say_label, say_share
+from becausal.render.wording import format_confidence, format_label, format_share
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLUMNS = ("method", "size", "overlap", "insertion", "deletion", "confidence", "pieces", "calls", "seconds")
-CLIPPED = 99  # percentile at which each map is cut, and 1 below, or one bright pixel would leave the rest dark
+CLIP_PERCENTILE = 99  # maps are clipped here and at 100 minus this, so that a few extreme pixels do not hide the rest
 _SIDE, _GAP, _HEAD, _MARGIN = 1.62, 0.30, 0.42, 0.30  # inches
-_TRUTH = np.array([255, 176, 32], np.uint8)
+_PAIR = 2 * _SIDE + 0.05  # the width of two images
+_GROUND_TRUTH = np.array([255, 176, 32], np.uint8)
 
 
-def table_of(row: Row) -> dict[str, str]:
-    """The cells of a method that ran, in words."""
+def format_row(row: Row) -> dict[str, str]:
+    """The cells of a method as text, by column; only the method's name where it did not run."""
     found, curves = row.explanation, row.curves
     if found is None:
         return {"method": row.method}
     return {
         "method": row.method,
-        "size": say_share(found.size),
-        "overlap": "" if row.overlap is None else say_share(row.overlap),
+        "size": format_share(found.size),
+        "overlap": "" if row.overlap is None else format_share(row.overlap),
         "insertion": "" if curves is None else f"{curves.insertion_area:.3f}",
         "deletion": "" if curves is None else f"{curves.deletion_area:.3f}",
-        "confidence": say_confidence(found.checks.confidence),
+        "confidence": format_confidence(found.checks.confidence),
         "pieces": f"{found.pieces:,}",
         "calls": f"{found.calls:,}",
         "seconds": f"{row.seconds:.1f}",
     }
 
 
+def describe_settings(comparison: Comparison) -> str:
+    """The settings that all methods share, in a few words."""
+    origin = comparison.first.origin
+    grain = "" if origin.grain is None else f", minimised to {origin.grain} px"
+    return f"fill {' and '.join(origin.fills)}{grain}"
+
+
+def describe_image(comparison: Comparison) -> str:
+    """The caption of the image: the settings and the legend."""
+    return describe_settings(comparison) + ("" if comparison.truth is None else "; occluder outlined in orange")
+
+
 def comparison_png(comparison: Comparison) -> bytes:
-    """The figure as PNG."""
-    if comparison.first.visible.ndim == 1:
-        return png_bytes(_plot_signals(comparison))
-    return png_bytes(plot_comparison(comparison))
+    """The comparison figure as the content of a PNG file."""
+    is_signal = comparison.first.visible.ndim == 1
+    return png_bytes(_plot_signals(comparison) if is_signal else _plot_cards(comparison))
 
 
-def plot_comparison(comparison: Comparison) -> Figure:
-    """A card per method, map and explanation side by side, after a card of the image itself."""
-    cards = len(comparison.rows) + 1
-    columns = 2 if cards <= 4 else 3 if cards <= 9 else 4
-    lines = ceil(cards / columns)
-    sheet = lay_out(comparison.first)
-    tall = _SIDE * float(np.clip(sheet.visible.shape[0] / sheet.visible.shape[1], 0.2, 3.0))
-    wide = 2 * _SIDE + 0.05
-    width = 2 * _MARGIN + columns * wide + (columns - 1) * _GAP
-    height = 2 * _MARGIN + 0.35 + lines * (tall + _HEAD) + (lines - 1) * 0.5 * _GAP
-    figure = new_figure(width, height)
-    figure.set_layout_engine("none")
-    first = comparison.first
-    head = f"Why {say_label(first)}?  {first.origin.image}"
-    figure.text(_MARGIN / width, 1 - _MARGIN / height, printable(head, 90), fontsize=13, color=INK, va="top",
-                weight="bold", parse_math=False)  # fmt: skip
-    for number in range(cards):
-        line, column = divmod(number, columns)
-        left = _MARGIN + column * (wide + _GAP)
-        top = _MARGIN + 0.35 + line * (tall + _HEAD + 0.5 * _GAP)  # from above
-        place = (left, height - top - _HEAD, height - top - _HEAD - tall)
-        if number == 0:
-            _draw_picture(figure, comparison, sheet, place, tall)
-        else:
-            _draw_card(figure, comparison.rows[number - 1], place, tall)
-    return figure
-
-
-def _draw_picture(
-    figure: Figure, comparison: Comparison, sheet: Sheet, place: tuple[float, float, float], tall: float
-) -> None:
-    left, above, below = place
-    _title(figure, left, above, "the image", say_shared(comparison))
-    _image(figure, left, below, tall, paint_picture(sheet))
-    if comparison.truth is not None:
-        _image(figure, left + _SIDE + 0.05, below, tall, paint_truth(comparison, sheet))
-        return
-    axes = figure.add_axes(_box(figure, left + _SIDE + 0.05, below, tall))
-    axes.set_axis_off()
-    key = "left: the map\nright: the explanation,\nenough for the label"
-    axes.text(0.06, 0.5, key, fontsize=8, color=SOFT, va="center")
-
-
-def _draw_card(figure: Figure, row: Row, place: tuple[float, float, float], tall: float) -> None:
-    left, above, below = place
-    if row.explanation is None:
-        _title(figure, left, above, row.method, "did not run")
-        axes = figure.add_axes(_box(figure, left, below, tall, width=2 * _SIDE + 0.05))
-        axes.set_facecolor("#f3f1ed")
-        axes.set_xticks([])
-        axes.set_yticks([])
-        axes.spines[:].set_visible(False)
-        axes.text(0.04, 0.92, _wrapped(row.error or "", 46, 8), fontsize=7.5, color=SOFT, va="top", parse_math=False)
-        return
-    cells = table_of(row)
-    words = [cells["size"], f"{cells['calls']} calls", f"{cells['seconds']} s"]
-    if row.overlap is not None:
-        words.insert(1, f"{cells['overlap']} on it")
-    if row.curves is not None:
-        words.insert(-2, f"ins {row.curves.insertion_area:.2f}")
-    _title(figure, left, above, row.method, "  ·  ".join(words))
-    sheet = lay_out(clipped(row.explanation))
-    _image(figure, left, below, tall, paint_map(sheet))
-    _image(figure, left + _SIDE + 0.05, below, tall, paint_explanation(sheet))
-
-
-def clipped(explanation: ExplanationRecord) -> ExplanationRecord:
-    """The explanation with its map between a low percentile (or 0) and a high one, for the eye only."""
+def clip_map(explanation: ExplanationRecord) -> ExplanationRecord:
+    """The explanation with its map clipped to the percentiles (and to 0), for display only."""
     values = explanation.responsibility
-    low, high = max(0.0, float(np.percentile(values, 100 - CLIPPED))), float(np.percentile(values, CLIPPED))
+    low = max(0.0, float(np.percentile(values, 100 - CLIP_PERCENTILE)))
+    high = float(np.percentile(values, CLIP_PERCENTILE))
     if high <= low:
         return explanation
     return replace(explanation, responsibility=np.clip(values, low, high) - low)
 
 
-def paint_truth(comparison: Comparison, sheet: Sheet) -> Painted:
-    """The image, dimmed, with the photobomber outlined."""
-    out = (paint_picture(sheet) * 0.45 + 120).astype(np.uint8)
+def paint_ground_truth(comparison: Comparison, sheet: Sheet) -> Painted:
+    """The image, faded, with the occluder outlined."""
+    image = paint_image(sheet)
+    out = (image * 0.45 + 120).astype(np.uint8)
     if comparison.truth is not None and comparison.truth.ndim == 2:
         inside = enlarge(comparison.truth, sheet.scale)
-        line = grow(inside, max(2, max(inside.shape) // 150)) & ~inside
-        out[inside] = paint_picture(sheet)[inside]
-        out[line] = _TRUTH
+        line = dilate(inside, max(2, max(inside.shape) // 150)) & ~inside
+        out[inside] = image[inside]
+        out[line] = _GROUND_TRUTH
     return out
 
 
-def _title(figure: Figure, left: float, above: float, name: str, said: str) -> None:
-    width, height = figure.get_size_inches()
-    figure.text(left / width, (above + 0.21) / height, name, fontsize=10.5, color=INK, weight="bold", parse_math=False)
-    figure.text(left / width, (above + 0.06) / height, said, fontsize=7.5, color=SOFT, parse_math=False)
+def _plot_cards(comparison: Comparison) -> "Figure":
+    """A card of the image, then one per method with map and explanation side by side."""
+    first, count = comparison.first, len(comparison.rows) + 1
+    columns = 2 if count <= 4 else 3 if count <= 9 else 4
+    lines = ceil(count / columns)
+    h, w = lay_out(first).visible.shape
+    tall = _SIDE * float(np.clip(h / w, 0.2, 3.0))
+    width = 2 * _MARGIN + columns * _PAIR + (columns - 1) * _GAP
+    height = 2 * _MARGIN + 0.35 + lines * (tall + _HEAD) + (lines - 1) * 0.5 * _GAP
+    figure = new_figure(width, height)
+    figure.set_layout_engine("none")
+    title = printable(f"Why {format_label(first)}?  {first.origin.image}", 90)
+    figure.text(_MARGIN / width, 1 - _MARGIN / height, title, fontsize=13, color=INK, va="top", weight="bold",
+                parse_math=False)  # fmt: skip
+    for number, row in enumerate((None, *comparison.rows)):
+        line, column = divmod(number, columns)
+        top = _MARGIN + 0.35 + line * (tall + _HEAD + 0.5 * _GAP) + _HEAD  # from the upper edge
+        card = _Card(figure, _MARGIN + column * (_PAIR + _GAP), height - top, tall)
+        if row is None:
+            _draw_image(card, comparison)
+        else:
+            _draw_method(card, row)
+    return figure
 
 
-def _image(figure: Figure, left: float, below: float, tall: float, painted: Painted) -> None:
-    axes = figure.add_axes(_box(figure, left, below, tall))
-    axes.imshow(painted, interpolation="antialiased", aspect="auto")
+class _Card:
+    """A title and two images next to each other; positions in inches from the lower left corner of the figure."""
+
+    def __init__(self, figure: "Figure", left: float, top: float, tall: float) -> None:
+        self._figure = figure
+        self._left, self._top, self._tall = left, top, tall
+        self._width, self._height = figure.get_size_inches()
+
+    def set_title(self, name: str, text: str) -> None:
+        """Write a name and a line of text above the images."""
+        for line, above, size, colour, weight in ((name, 0.21, 10.5, INK, "bold"), (text, 0.06, 7.5, SOFT, "normal")):
+            x, y = self._left / self._width, (self._top + above) / self._height
+            self._figure.text(x, y, line, fontsize=size, color=colour, weight=weight, parse_math=False)
+
+    def add_axes(self, number: int = 0, width: float = _SIDE) -> "Axes":
+        """The area of the left (0) or right (1) image."""
+        x, y = self._left + number * (_SIDE + 0.05), self._top - self._tall
+        box = (x / self._width, y / self._height, width / self._width, self._tall / self._height)
+        return self._figure.add_axes(box)
+
+    def add_image(self, number: int, painted: Painted) -> None:
+        """Show painted pixels on the left (0) or right (1)."""
+        axes = self.add_axes(number)
+        axes.imshow(painted, interpolation="antialiased", aspect="auto")
+        axes.set_axis_off()
+
+
+def _draw_image(card: _Card, comparison: Comparison) -> None:
+    sheet = lay_out(comparison.first)
+    card.set_title("image", describe_image(comparison))
+    card.add_image(0, paint_image(sheet))
+    if comparison.truth is not None:
+        card.add_image(1, paint_ground_truth(comparison, sheet))
+        return
+    axes = card.add_axes(1)
     axes.set_axis_off()
+    legend = "left: the map\nright: the explanation,\nsufficient for the label"
+    axes.text(0.06, 0.5, legend, fontsize=8, color=SOFT, va="center")
 
 
-def _box(figure: Figure, left: float, below: float, tall: float, width: float = _SIDE) -> tuple[float, float, float, float]:
-    across, up = figure.get_size_inches()
-    return (left / across, below / up, width / across, tall / up)
+def _draw_method(card: _Card, row: Row) -> None:
+    if row.explanation is None:
+        card.set_title(row.method, "did not run")
+        axes = card.add_axes(width=_PAIR)
+        axes.set_facecolor("#f3f1ed")
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.spines[:].set_visible(False)
+        lines = wrap(printable(row.error or "", 400), 46)
+        text = "\n".join(lines[:8]) + (" …" if len(lines) > 8 else "")
+        axes.text(0.04, 0.92, text, fontsize=7.5, color=SOFT, va="top", parse_math=False)
+        return
+    cells = format_row(row)
+    words = [cells["size"], f"{cells['calls']} calls", f"{cells['seconds']} s"]
+    if row.overlap is not None:
+        words.insert(1, f"{cells['overlap']} on the occluder")
+    if row.curves is not None:
+        words.insert(-2, f"ins. {row.curves.insertion_area:.2f}")
+    card.set_title(row.method, "  ·  ".join(words))
+    sheet = lay_out(clip_map(row.explanation))
+    card.add_image(0, paint_map(sheet))
+    card.add_image(1, paint_explanation(sheet))
 
 
-def say_shared(comparison: Comparison) -> str:
-    origin = comparison.first.origin
-    grain = "" if origin.grain is None else f"  ·  minimised to {origin.grain} px"
-    truth = "" if comparison.truth is None else "  ·  in orange: the photobomber"
-    return f"fill {', '.join(origin.fills)}{grain}{truth}"
-
-
-def _wrapped(text: str, width: int, lines: int) -> str:
-    from textwrap import wrap
-
-    found = wrap(printable(text, 400), width)
-    return "\n".join(found[:lines]) + (" …" if len(found) > lines else "")
-
-
-def _plot_signals(comparison: Comparison) -> Figure:
-    """A row per method that ran: the signal with its explanation, and the map."""
-    ran = [row for row in comparison.rows if row.explanation is not None]
+def _plot_signals(comparison: Comparison) -> "Figure":
+    """One row per method that ran: the signal with its explanation, and the map."""
+    ran = [(row.method, row.explanation) for row in comparison.rows if row.explanation is not None]
     figure = new_figure(10.0, 1.7 * len(ran) + 0.6)
     panels = figure.subplots(len(ran), 2, squeeze=False, width_ratios=(3, 2))
-    for row, (left, right) in zip(ran, panels, strict=True):
-        if (found := row.explanation) is not None:
-            draw_curve(left, found)
-            draw_level(right, found)
-            left.set_title(f"{row.method}: {say_share(found.size)}", loc="left", fontsize=9, color=INK)
+    for (method, explanation), (left, right) in zip(ran, panels, strict=True):
+        draw_curve(left, explanation)
+        draw_level(right, explanation)
+        left.set_title(f"{method}: {format_share(explanation.size)}", loc="left", fontsize=9, color=INK)
     return figure

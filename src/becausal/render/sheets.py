@@ -1,7 +1,7 @@
-"""An image or a volume laid out flat, so that both are painted by the same code.
+"""Images and volumes laid out as flat sheets, so that the same code paints both.
 
-An image is a sheet of one tile. Of a volume, a few slices across the first axis are laid side by side, those that the
-explanation passes through.
+An image is a sheet with one tile. A volume is shown as a few slices along its first axis, taken from those that
+intersect the explanation.
 """
 
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from becausal.core.contracts import Pixels, Saliency
 from becausal.core.explanation import ExplanationRecord
 
-WIDTH = 448  # pixels a drawn sheet has at least, across
-LONGEST = 2048  # pixels beyond which nothing is enlarged
-SLICES = 6
+MIN_WIDTH = 448  # pixels; smaller sheets are enlarged to at least this width
+MAX_SIDE = 2048  # pixels; nothing is enlarged beyond this
+MAX_SLICES = 6
 
 
 @dataclass(frozen=True)
 class Tile:
-    """One slice on the sheet: where it lies and what is written above it (nothing for a plain image)."""
+    """Position of one slice on the sheet and its caption (empty for an image)."""
 
     top: int
     left: int
@@ -30,69 +30,75 @@ class Tile:
 
 @dataclass(frozen=True)
 class Sheet:
-    """What is painted, in pixels of the view, and by how much it is enlarged.
+    """Everything that is painted, in pixels of the view.
 
-    image, hidden: (h, w, 3) uint8, the view and its background. visible: (h, w) bool. level: (h, w) float, the map as
-    a share of its largest value. inside: (h, w) bool, False between tiles. scale: how often each pixel is repeated.
+    Attributes:
+        image: (h, w, 3) uint8, the view.
+        background: (h, w, 3) uint8, what masked pixels become.
+        visible: (h, w) bool, the explanation.
+        level: (h, w) float, the map divided by its largest absolute value.
+        in_tile: (h, w) bool, False in the gaps between tiles.
+        tiles: The slices; one for an image.
+        scale: Integer factor by which the sheet is enlarged.
     """
 
-    picture: NDArray[np.uint8]
-    hidden: NDArray[np.uint8]
+    image: NDArray[np.uint8]
+    background: NDArray[np.uint8]
     visible: NDArray[np.bool_]
     level: NDArray[np.float64]
-    inside: NDArray[np.bool_]
+    in_tile: NDArray[np.bool_]
     tiles: tuple[Tile, ...]
     scale: int
 
 
 def lay_out(explanation: ExplanationRecord) -> Sheet:
-    """The sheet of an explanation over a grid of two or three dimensions."""
+    """Lay out an explanation with two or three spatial dimensions."""
     visible, view = explanation.visible, explanation.view
     slices = choose_slices(visible) if visible.ndim == 3 else (0,)
     h, w = visible.shape[-2:]
     columns = ceil(sqrt(len(slices)))
     rows = ceil(len(slices) / columns)
-    aside, below = max(1, w // 16), max(2, columns * w // 20)  # between columns; between rows, where captions stand
-    places = [((i // columns) * (h + below), (i % columns) * (w + aside)) for i in range(len(slices))]
-    shape = (rows * h + (rows - 1) * below, columns * w + (columns - 1) * aside)
+    column_gap, row_gap = max(1, w // 16), max(2, columns * w // 20)  # captions are drawn in the row gap
+    positions = [((i // columns) * (h + row_gap), (i % columns) * (w + column_gap)) for i in range(len(slices))]
+    shape = (rows * h + (rows - 1) * row_gap, columns * w + (columns - 1) * column_gap)
 
-    def spread(values: NDArray[Any]) -> NDArray[Any]:
+    def arrange(values: NDArray[Any]) -> NDArray[Any]:
         sheet = np.zeros(shape + values.shape[visible.ndim :], values.dtype)
-        for number, (top, left) in zip(slices, places, strict=True):
+        for number, (top, left) in zip(slices, positions, strict=True):
             sheet[top : top + h, left : left + w] = values[number] if visible.ndim == 3 else values
         return sheet
 
-    low, high = span(view)
+    low, high = value_range(view)
     return Sheet(
-        picture=spread(as_rgb(view, low, high)),
-        hidden=spread(as_rgb(explanation.backgrounds[0], low, high)),
-        visible=spread(visible),
-        level=spread(as_level(explanation.responsibility)),
-        inside=spread(np.ones(visible.shape, bool)),
+        image=arrange(as_rgb(view, low, high)),
+        background=arrange(as_rgb(explanation.backgrounds[0], low, high)),
+        visible=arrange(visible),
+        level=arrange(as_level(explanation.responsibility)),
+        in_tile=arrange(np.ones(visible.shape, bool)),
         tiles=tuple(
             Tile(top, left, f"slice {number}" if visible.ndim == 3 else "")
-            for number, (top, left) in zip(slices, places, strict=True)
+            for number, (top, left) in zip(slices, positions, strict=True)
         ),
         scale=choose_scale(shape),
     )
 
 
 def choose_slices(visible: NDArray[np.bool_]) -> tuple[int, ...]:
-    """A few indices along the first axis, evenly taken from those where the explanation has pixels."""
+    """Up to MAX_SLICES evenly spaced indices along the first axis, among the slices that intersect the explanation."""
     depths = np.flatnonzero(visible.any(axis=(1, 2)))
     if not len(depths):
         depths = np.arange(len(visible))
-    picks = np.linspace(0, len(depths) - 1, min(SLICES, len(depths)))
+    picks = np.linspace(0, len(depths) - 1, min(MAX_SLICES, len(depths)))
     return tuple(int(depths[i]) for i in np.unique(np.rint(picks).astype(int)))
 
 
 def choose_scale(shape: tuple[int, int]) -> int:
-    """How often each pixel is repeated so that the sheet is wide enough to look at, yet no side grows out of hand."""
-    return max(1, min(ceil(WIDTH / shape[1]), LONGEST // max(shape)))
+    """The integer factor that brings a sheet to MIN_WIDTH without exceeding MAX_SIDE."""
+    return max(1, min(ceil(MIN_WIDTH / shape[1]), MAX_SIDE // max(shape)))
 
 
-def span(view: Pixels) -> tuple[float, float]:
-    """The values shown as black and as white: 0..255 for images, the view's own range for floats."""
+def value_range(view: Pixels) -> tuple[float, float]:
+    """The values shown as black and as white: 0 and 255 for uint8, else the minimum and maximum of the view."""
     if view.dtype == np.uint8:
         return 0.0, 255.0
     low, high = float(view.min()), float(view.max())
@@ -100,7 +106,7 @@ def span(view: Pixels) -> tuple[float, float]:
 
 
 def as_rgb(pixels: Pixels, low: float, high: float) -> NDArray[np.uint8]:
-    """(*grid, channels) of any type as (*grid, 3) uint8; channels other than three are averaged to grey."""
+    """(*grid, channels) of any type as (*grid, 3) uint8; anything but three channels is averaged to grey."""
     if pixels.dtype == np.uint8 and pixels.shape[-1] == 3:
         return pixels
     values = np.clip((pixels.astype(np.float64) - low) / (high - low), 0.0, 1.0)
@@ -110,12 +116,12 @@ def as_rgb(pixels: Pixels, low: float, high: float) -> NDArray[np.uint8]:
 
 
 def as_level(saliency: Saliency) -> NDArray[np.float64]:
-    """The map as a share of its largest absolute value; all 0 where it says nothing."""
+    """The map divided by its largest absolute value; all zeros for an all-zero map."""
     values = np.nan_to_num(saliency.astype(np.float64), posinf=0.0, neginf=0.0)
     largest = float(np.abs(values).max(initial=0.0))
     return values / largest if largest > 0 else values
 
 
 def enlarge(values: NDArray[Any], scale: int) -> NDArray[Any]:
-    """Every pixel repeated along both sides, nothing smoothed."""
+    """Nearest-neighbour enlargement of the first two axes by an integer factor."""
     return values.repeat(scale, axis=0).repeat(scale, axis=1)

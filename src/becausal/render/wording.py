@@ -1,4 +1,4 @@
-"""Numbers and claims in plain words, the same on the page, in figures and on the command line."""
+"""Numbers and results in plain words, the same on pages, in figures and on the command line."""
 
 import math
 import shlex
@@ -10,7 +10,14 @@ from becausal.core.explanation import ExplanationRecord
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was checked: its name, whether it holds (None: nothing to be marked), and in words."""
+    """One property of an explanation in words.
+
+    Attributes:
+        name: The property, e.g. sufficient.
+        holds: Whether it holds; None where that is neither good nor bad.
+        answer: The result in a few words.
+        meaning: What the result means.
+    """
 
     name: str
     holds: bool | None
@@ -18,16 +25,16 @@ class Check:
     meaning: str
 
 
-def say_share(share: float) -> str:
-    """A share in per cent with two digits that count: 3.1 %, 0.042 %, 28 %."""
+def format_share(share: float) -> str:
+    """A share in per cent with two significant digits: 3.1 %, 0.042 %, 28 %."""
     percent = 100 * share
     if percent >= 9.95 or percent == 0:
         return f"{percent:.0f} %"
     return f"{percent:.{max(1, 1 - math.floor(math.log10(percent)))}f} %"
 
 
-def say_confidence(confidence: float) -> str:
-    """A probability with two digits, never rounded up to 1 or down to 0; empty for a model that gives labels only."""
+def format_confidence(confidence: float) -> str:
+    """A probability with two decimals, never rounded to 0 or 1; empty for NaN (a model that returns labels only)."""
     if math.isnan(confidence):
         return ""
     if 0.995 <= confidence < 1:
@@ -37,145 +44,148 @@ def say_confidence(confidence: float) -> str:
     return f"{confidence:.2f}"
 
 
-def say_label(explanation: ExplanationRecord) -> str:
-    """The label and, where there is one, the classifier's confidence in the whole view: bus (0.97)."""
-    confidence = say_confidence(explanation.confidence)
+def format_label(explanation: ExplanationRecord) -> str:
+    """The label and, if known, the model's confidence in it on the whole view: bus (0.97)."""
+    confidence = format_confidence(explanation.confidence)
     return f"{explanation.label} ({confidence})" if confidence else explanation.label
 
 
-def say_count(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """1 piece, 2 pieces, 1,555 pixels."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def name_points(explanation: ExplanationRecord) -> str:
-    """What the smallest parts of this view are called."""
+def unit_name(explanation: ExplanationRecord) -> str:
+    """What one element of the view is called."""
     return {1: "sample", 3: "voxel"}.get(explanation.visible.ndim, "pixel")
 
 
-def say_extent(explanation: ExplanationRecord) -> str:
-    """How much of the view it is: 0.56 % of the view: 92 pixels in 3 pieces."""
-    count = say_count(explanation.pixels, name_points(explanation))
-    return f"{say_share(explanation.size)} of the view: {count} in {say_count(explanation.pieces, 'piece')}"
+def describe_extent(explanation: ExplanationRecord) -> str:
+    """The size of the explanation: 0.56 % of the view: 92 pixels in 3 pieces."""
+    count = format_count(explanation.pixels, unit_name(explanation))
+    return f"{format_share(explanation.size)} of the view: {count} in {format_count(explanation.pieces, 'piece')}"
 
 
-def say_further(explanation: ExplanationRecord) -> list[str]:
-    """The further explanations, a line each; the search saw that they keep the target, and nothing more was measured."""
-    found = [replace(explanation, visible=other) for other in explanation.others]
-    return [f"{say_extent(other)}, also enough alone" for other in found]
+def describe_others(explanation: ExplanationRecord) -> list[str]:
+    """The further explanations, one line each; only their sufficiency was checked."""
+    others = [replace(explanation, visible=visible) for visible in explanation.others]
+    return [f"{describe_extent(other)}, also sufficient on its own" for other in others]
 
 
-def say_target(explanation: ExplanationRecord) -> str:
-    """What had to stay true."""
+def describe_target(explanation: ExplanationRecord) -> str:
+    """The condition that every sufficient set has to meet."""
     target = explanation.target
     if target.threshold is not None:
         rule = f"{explanation.label} has a probability of at least {target.threshold:g}"
     elif target.against is not None:
-        rule = f"{explanation.label} is ahead of class {target.against}"
+        rule = f"{explanation.label} stays ahead of class {target.against}"
     elif target.top > 1:
-        rule = f"{explanation.label} is among the first {target.top}"
+        rule = f"{explanation.label} stays among the top {target.top} labels"
     else:
-        rule = f"the label is {explanation.label}"
+        rule = f"{explanation.label} stays the top label"
     return f"{rule}, with a confidence of at least {target.floor:.2f}" if target.floor > 0 else rule
 
 
-def name_kept(explanation: ExplanationRecord) -> str:
-    """What was to be kept, in two or three words: more than the label where a confidence was asked for too."""
-    return "the label and its confidence" if explanation.target.floor > 0 else "the label"
-
-
-def say_checks(explanation: ExplanationRecord) -> list[Check]:
-    """Every check of the explanation, in words."""
-    checks, points, kept = explanation.checks, name_points(explanation), name_kept(explanation)
-    alone = say_confidence(checks.confidence)
+def describe_checks(explanation: ExplanationRecord) -> list[Check]:
+    """Every check of the explanation."""
+    checks, unit = explanation.checks, unit_name(explanation)
+    kept = "the label and its confidence" if explanation.target.floor > 0 else "the label"
+    alone = format_confidence(checks.confidence)
     return [
         Check(
             "sufficient",
             checks.sufficient,
             "yes" if checks.sufficient else "no",
-            f"these {points}s alone, all others hidden, keep {kept}"
+            f"these {unit}s alone, with all others masked, keep {kept}"
             if checks.sufficient
-            else f"these {points}s alone do not keep {kept}",
+            else f"these {unit}s alone do not keep {kept}",
         ),
-        _say_minimal(explanation),
-        _say_necessary(explanation),
+        _describe_minimality(explanation),
+        _describe_necessity(explanation),
         Check(
             "confidence alone",
             None,
             alone or "unknown",
-            f"the whole view has {say_confidence(explanation.confidence)}"
+            f"the whole view has {format_confidence(explanation.confidence)}"
             if alone
-            else "not measured, or a model that gives labels only",
+            else "not measured, or the model returns labels only",
         ),
-        Check("pieces", None, f"{explanation.pieces:,}", "connected parts, touching by a side"),
+        Check(
+            "pieces",
+            None,
+            f"{explanation.pieces:,}",
+            "connected components" if unit == "sample" else "connected components, diagonals excluded",
+        ),
     ]
 
 
-def _say_minimal(explanation: ExplanationRecord) -> Check:
-    grain, points = explanation.checks.minimal_grain, name_points(explanation)
+def _describe_minimality(explanation: ExplanationRecord) -> Check:
+    grain, unit = explanation.checks.minimal_grain, unit_name(explanation)
     if grain is None:
-        answer = "not asked" if explanation.origin.grain is None else "not shown"
-        return Check("minimal", None, answer, "a part of it might be removable still")
-    cell = f"single {points}" if grain == 1 else f"cell of {say_count(grain, points)} a side"
-    asked = f" ({say_count(explanation.checks.cells, 'removal')} asked)" if explanation.checks.cells else ""
-    unit = "px" if points == "pixel" else points if grain == 1 else f"{points}s"
-    said = f"no {cell} can go without losing {_name_lost(explanation)}{asked}"
-    return Check("minimal", True, f"yes, at {grain} {unit}", said)
+        answer = "not checked" if explanation.origin.grain is None else "not established"
+        return Check("minimal", None, answer, "parts of it may be removable")
+    side = " × ".join([str(grain)] * explanation.visible.ndim)
+    cell = f"single {unit}" if grain == 1 else f"cell of {side} {unit}s"
+    tested = f" ({format_count(explanation.checks.cells, 'removal')} tested)" if explanation.checks.cells else ""
+    loss = f"{_lost(explanation)}, or the set's necessity" if explanation.origin.contrast else _lost(explanation)
+    size = f"{grain} px" if unit == "pixel" else format_count(grain, unit)
+    return Check("minimal", True, f"yes, at {size}", f"no {cell} can be removed without losing {loss}{tested}")
 
 
-def _name_lost(explanation: ExplanationRecord) -> str:
-    """What goes when the target is not met: any one of the things that were asked for."""
-    lost = "the label or its confidence" if explanation.target.floor > 0 else "the label"
-    return f"{lost}, or leaving it to the rest" if explanation.origin.contrast else lost
+def _lost(explanation: ExplanationRecord) -> str:
+    """What is lost where the target is not met."""
+    return "the label or its confidence" if explanation.target.floor > 0 else "the label"
 
 
-def _say_necessary(explanation: ExplanationRecord) -> Check:
-    necessary, points = explanation.checks.necessary, name_points(explanation)
-    lost = "the label or its confidence" if explanation.target.floor > 0 else "the label"
+def _describe_necessity(explanation: ExplanationRecord) -> Check:
+    necessary, lost = explanation.checks.necessary, _lost(explanation)
+    masked = f"when these {unit_name(explanation)}s are masked"
     if necessary is None:
-        return Check("necessary", None, "not asked", f"whether {lost} is lost when these {points}s are hidden")
+        return Check("necessary", None, "not checked", f"whether {lost} is lost {masked}")
     if necessary:
-        return Check("necessary", True, "yes", f"when these {points}s are hidden, {lost} is lost")
-    # Not a defect, so not marked as one: a label may well have several causes.
+        return Check("necessary", True, "yes", f"{masked}, {lost} is lost")
+    # Not a defect, and not marked as one: a label may have several causes.
     stays = "the label stays" if explanation.target.floor <= 0 else "the label and its confidence stay"
-    return Check("necessary", None, "no", f"when these {points}s are hidden, {stays}: other parts give it too")
+    return Check("necessary", None, "no", f"{masked}, {stays}: other regions are sufficient too")
 
 
-def say_stopped(explanation: ExplanationRecord) -> str:
-    """What a reader must know of an answer that was cut short; empty where it was not."""
-    what = {
-        "budget": f"The budget of {explanation.origin.max_calls:,} calls was spent before the search was done."
-        if explanation.origin.max_calls is not None
-        else "The budget was spent before the search was done.",
-        "interrupt": "The search was interrupted before it was done.",
-        "failure": "The model failed before the search was done.",
+def describe_stop(explanation: ExplanationRecord) -> str:
+    """A warning for a search that ended early; empty for one that finished."""
+    limit = explanation.origin.max_calls
+    reason = {
+        "budget": f"The limit of {limit:,} model calls was reached" if limit is not None else "The limit was reached",
+        "interrupt": "The search was interrupted",
+        "failure": "The model failed",
     }.get(explanation.stopped_by)
-    return f"{what} This is the best explanation found until then; a smaller one may exist." if what else ""
+    if reason is None:
+        return ""
+    return f"{reason} before the search finished. This is the best explanation found so far; a smaller one may exist."
 
 
-def say_money(explanation: ExplanationRecord) -> str:
-    """What the calls are worth, and the budget, where an endpoint has a price; empty where it has none.
+def describe_price(explanation: ExplanationRecord) -> str:
+    """The price of the calls, and the budget, for an endpoint with a price per image; else empty.
 
-    What was spent may be less: answers that were kept cost nothing.
+    The amount spent may be lower, since cached answers are free.
     """
-    words = explanation.origin.loading.get("endpoint", ())
-    prices = [float(word.partition("=")[2]) for word in words if word.partition("=")[0] == "price"]
+    pairs = [option.partition("=") for option in explanation.origin.loading.get("endpoint", ())]
+    prices = [float(value) for name, _, value in pairs if name == "price"]
     if not prices:
         return ""
     limit = explanation.origin.max_calls
-    budget = f" of a budget of {limit * prices[-1]:,.2f}" if limit is not None else ""
-    return f"worth {explanation.calls * prices[-1]:,.2f}{budget}"
+    budget = f" (budget {limit * prices[-1]:,.2f})" if limit is not None else ""
+    return f"priced at {explanation.calls * prices[-1]:,.2f}{budget}"
 
 
-def say_command(explanation: ExplanationRecord) -> str:
-    """The command line that gives this answer again, over several lines."""
+def format_command(explanation: ExplanationRecord) -> str:
+    """The command line that reproduces the explanation, on several lines."""
     origin, target = explanation.origin, explanation.target
     lines = [["becausal", "explain", origin.image], ["--model", origin.model]]
     for key, value in origin.loading.items():
-        lines[-1] += _flag(key, value)
+        lines[-1] += _format_option(key, value)
     lines.append(["--method", origin.method])
     for key, value in origin.options.items():
-        lines[-1] += ["--option", f"{key}={value}"]
+        if not isinstance(value, dict):  # the tuning of causal can be set from Python only
+            lines[-1] += ["--option", f"{key}={value}"]
     lines.append(["--target", str(explanation.label_id)])
     if target.against is not None:
         lines[-1] += ["--against", str(target.against)]
@@ -187,13 +197,15 @@ def say_command(explanation: ExplanationRecord) -> str:
     lines[-1] += ["--grain", "none" if origin.grain is None else str(origin.grain), "--seed", str(origin.seed)]
     if origin.contrast:
         lines[-1].append("--contrast")
+    if origin.request.several > 1:
+        lines[-1] += ["--several", str(origin.request.several)]
     if origin.max_calls is not None:
         lines[-1] += ["--max-calls", str(origin.max_calls)]
     return " \\\n    ".join(shlex.join(line) for line in lines if line)
 
 
-def _flag(key: str, value: Any) -> list[str]:
-    """A loading option as the command line takes it; nothing for one that was left alone."""
+def _format_option(key: str, value: Any) -> list[str]:
+    """A loading option as arguments of the command line; empty for a default."""
     name = f"--{key.replace('_', '-')}"
     if isinstance(value, list):
         return [word for item in value for word in (name, str(item))]

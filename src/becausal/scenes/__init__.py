@@ -1,4 +1,4 @@
-"""Procedural photobombed images with exact truth."""
+"""Procedurally generated photobombed images with exact ground truth."""
 
 from becausal.scenes.backgrounds import GROUND_KINDS
 from becausal.scenes.dataset import contact_sheet, decode_mask, encode_mask, write_scenes
@@ -7,7 +7,7 @@ from becausal.scenes.objects import LABELS, NOTHING
 from becausal.scenes.occluders import CUTTERS, OCCLUDERS
 from becausal.scenes.scene import Scene, make_scene
 
-#: Kinds of background.
+#: The kinds of background.
 BACKGROUNDS: tuple[str, ...] = tuple(GROUND_KINDS)
 
 __all__ = [

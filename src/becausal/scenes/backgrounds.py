@@ -1,4 +1,4 @@
-"""Backgrounds with texture, gradients, clutter and distractor shapes; none of them knows the label."""
+"""Backgrounds with textures, gradients, clutter and distractor shapes, drawn independently of the label."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def _horizon(rng: np.random.Generator, size: int) -> FloatArray:
 def _hills(rng: np.random.Generator, size: int) -> FloatArray:
     _, y = grid(size)
     sky, soil = ground(rng), ground(rng)
-    picture = blend(np.broadcast_to(y, (size, size)).astype(np.float32), sky, shade(sky, 1.35))
+    image = blend(np.broadcast_to(y, (size, size)).astype(np.float32), sky, shade(sky, 1.35))
     layers = whole(rng, 2, 4)
     for k in range(layers):
         crest = noise(rng, size, whole(rng, 2, 5))[:1] * np.float32(0.28) + np.float32(0.35 + 0.17 * k)
         tone = mix(sky, soil, 0.35 + 0.6 * k / layers)
-        picture = np.where((y > crest)[:, :, None], np.array(tone, dtype=np.float32), picture)
-    return picture.astype(np.float32)
+        image = np.where((y > crest)[:, :, None], np.array(tone, dtype=np.float32), image)
+    return image.astype(np.float32)
 
 
 def _wallpaper(rng: np.random.Generator, size: int) -> FloatArray:
@@ -75,9 +75,9 @@ def _boards(rng: np.random.Generator, size: int) -> FloatArray:
     grain = noise(rng, size, count * 5, cells_down=2)
     field = tones[board.astype(np.intp)] * np.float32(0.5) + grain * np.float32(0.5)
     gap = waves(across * np.float32(count)) > np.float32(1.0 - 0.03 * count)
-    picture = blend(field, shade(wood, 0.78), shade(wood, 1.15))
-    picture = np.where(gap[:, :, None], picture * np.float32(0.7), picture)
-    return np.ascontiguousarray(picture.swapaxes(0, 1) if chance(rng, 0.5) else picture).astype(np.float32)
+    image = blend(field, shade(wood, 0.78), shade(wood, 1.15))
+    image = np.where(gap[:, :, None], image * np.float32(0.7), image)
+    return np.ascontiguousarray(image.swapaxes(0, 1) if chance(rng, 0.5) else image).astype(np.float32)
 
 
 def _bricks(rng: np.random.Generator, size: int) -> FloatArray:
@@ -90,15 +90,15 @@ def _bricks(rng: np.random.Generator, size: int) -> FloatArray:
     tones = rng.random((rows + 1, rows + 2)).astype(np.float32)
     field = tones[row.astype(np.intp), column.astype(np.intp)]
     seam = (waves(y * np.float32(rows)) > np.float32(0.86)) | (waves(shifted) > np.float32(0.94))
-    picture = blend(field * np.float32(0.7) + rough(rng, size, 10) * np.float32(0.3), shade(clay, 0.82), shade(clay, 1.12))
-    return np.where(seam[:, :, None], np.array(shade(clay, between(rng, 0.65, 1.3)), dtype=np.float32), picture).astype(
+    image = blend(field * np.float32(0.7) + rough(rng, size, 10) * np.float32(0.3), shade(clay, 0.82), shade(clay, 1.12))
+    return np.where(seam[:, :, None], np.array(shade(clay, between(rng, 0.65, 1.3)), dtype=np.float32), image).astype(
         np.float32
     )
 
 
 def _lights(rng: np.random.Generator, size: int) -> FloatArray:
     dark = shade(ground(rng), between(rng, 0.5, 1.0))
-    picture = blend(rough(rng, size, 3), shade(dark, 0.85), shade(dark, 1.1))
+    image = blend(rough(rng, size, 3), shade(dark, 0.85), shade(dark, 1.1))
     x, y = grid(size)
     for _ in range(whole(rng, 8, 18)):
         radius = between(rng, 0.03, 0.11)
@@ -106,20 +106,20 @@ def _lights(rng: np.random.Generator, size: int) -> FloatArray:
         glow = np.clip(
             (np.float32(radius * radius) - distance) * np.float32(24.0 / radius / 6.0), 0.0, between(rng, 0.2, 0.6)
         )
-        picture = picture + (np.array(shade(ground(rng), 1.3), dtype=np.float32) - picture) * glow[:, :, None]
-    return picture.astype(np.float32)
+        image = image + (np.array(shade(ground(rng), 1.3), dtype=np.float32) - image) * glow[:, :, None]
+    return image.astype(np.float32)
 
 
 def _blocks(rng: np.random.Generator, size: int) -> FloatArray:
-    picture = _gradient(rng, size)
+    image = _gradient(rng, size)
     base = ground(rng)
     for _ in range(whole(rng, 5, 12)):
         left, top = between(rng, -0.1, 0.9), between(rng, 0.1, 0.9)
         right = left + between(rng, 0.08, 0.3)
         bottom = 1.0 if chance(rng, 0.6) else top + between(rng, 0.08, 0.3)
         rows, columns = slice(int(top * size), int(bottom * size)), slice(max(0, int(left * size)), int(right * size))
-        picture[rows, columns] = np.array(mix(base, ground(rng), 0.5), dtype=np.float32)
-    return picture
+        image[rows, columns] = np.array(mix(base, ground(rng), 0.5), dtype=np.float32)
+    return image
 
 
 GROUND_KINDS: dict[str, Ground] = {
@@ -146,9 +146,9 @@ def _shape(rng: np.random.Generator) -> Sketch:
     return sketch
 
 
-def clutter(rng: np.random.Generator, picture: FloatArray) -> FloatArray:
-    """Scatter distractors over an image (n, n, 3): plain shapes and small props, some of them out of focus."""
-    size = picture.shape[0]
+def clutter(rng: np.random.Generator, image: FloatArray) -> FloatArray:
+    """Scatter distractors over an image, (n, n, 3): plain shapes and small props, some of them translucent."""
+    size = image.shape[0]
     for _ in range(whole(rng, 0, 5)):
         prop = chance(rng, 0.35)
         sketch = pick(rng, PROPS).draw(rng) if prop else _shape(rng)
@@ -159,18 +159,18 @@ def clutter(rng: np.random.Generator, picture: FloatArray) -> FloatArray:
         )  # fmt: skip
         layer = sketch.render(size, pose)
         alpha = layer.coverage * np.float32(between(rng, 0.65, 1.0))
-        picture = picture + (layer.colour - picture) * alpha[:, :, None]
-    return picture
+        image = image + (layer.colour - image) * alpha[:, :, None]
+    return image
 
 
 def make_background(rng: np.random.Generator, size: int, *, kind: str | None = None) -> tuple[FloatArray, str]:
-    """Draw a background (n, n, 3) in 0..255 and say of which kind it is."""
+    """Draw a background, (n, n, 3) in 0..255; also returns its kind."""
     name = pick(rng, tuple(GROUND_KINDS)) if kind is None else kind
-    picture = GROUND_KINDS[name](rng, size)
+    image = GROUND_KINDS[name](rng, size)
     scale = size / 128.0
-    picture = clutter(rng, picture)
-    picture = smooth(picture, max(0.0, between(rng, -0.5, 1.6)) * scale)
+    image = clutter(rng, image)
+    image = smooth(image, max(0.0, between(rng, -0.5, 1.6)) * scale)
     light = tilt(rng, size, between(rng, 0.0, 0.22)) + speckle(rng, size, between(rng, 0.0, 0.035))
     if chance(rng, 0.5):
         light = light + (rough(rng, size, whole(rng, 4, 16)) - np.float32(0.5)) * np.float32(between(rng, 0.05, 0.25))
-    return np.clip(picture * light[:, :, None], 0.0, 255.0).astype(np.float32), name
+    return np.clip(image * light[:, :, None], 0.0, 255.0).astype(np.float32), name

@@ -1,4 +1,4 @@
-"""Sets of scenes on disk (PNG and COCO-style JSON) and contact sheets."""
+"""Datasets of scenes on disk (PNG and COCO-style JSON), and contact sheets."""
 
 from __future__ import annotations
 
@@ -6,20 +6,25 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
+from becausal.core.errors import OutputError
+from becausal.core.files import write_file
 from becausal.scenes.objects import LABELS, NOTHING
 from becausal.scenes.scene import Scene, make_scene
 from becausal.scenes.sketch import BoolArray
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 Rle = dict[str, list[int]]
 
 
 def encode_mask(mask: BoolArray) -> Rle:
-    """Write a mask (h, w) as COCO run lengths: down the columns, and the first run is of zeros."""
+    """Encode a mask, (h, w), as COCO run lengths: column by column, starting with a run of zeros."""
     flat = mask.ravel(order="F")
     edges = np.flatnonzero(np.diff(flat)) + 1
     bounds = np.concatenate([[0], edges, [flat.size]])
@@ -30,13 +35,17 @@ def encode_mask(mask: BoolArray) -> Rle:
 
 
 def decode_mask(rle: Rle) -> BoolArray:
-    """Read a mask (h, w) from COCO run lengths."""
+    """Decode a mask, (h, w), from COCO run lengths.
+
+    Raises:
+        ValueError: The runs do not add up to the size.
+    """
     height, width = rle["size"]
     counts = np.asarray(rle["counts"], dtype=np.int64)
     if int(counts.sum()) != height * width:
         raise ValueError(
             f"the runs add up to {int(counts.sum())} pixels, expected {height} x {width} = {height * width}; "
-            "the mask belongs to another image or was cut short"
+            "the mask is truncated or belongs to another image"
         )
     values = np.arange(len(counts)) % 2 == 1
     return np.ascontiguousarray(np.repeat(values, counts).reshape((height, width), order="F"))
@@ -53,59 +62,82 @@ def write_scenes(
     cover: float | tuple[float, float] | None = None,
     cut: bool | None = None,
 ) -> Path:
-    """Write the scenes of the seeds from seed on, with all their truth; returns the path of scenes.json.
+    """Write scenes with their ground truth: images, masks and a COCO-style JSON file.
 
-    out/pictures holds the images, out/masks one PNG each of the object, its visible part and the occluder
-    (white is inside) and of the parts (the value is the part's number), out/scenes.json everything at once.
+    `out/pictures` holds the images and `out/masks` one PNG each for the object, its visible part, the occluder (white is
+    inside) and the parts (the value is the number of the part). `out/scenes.json` holds everything at once.
+
+    Args:
+        count: Number of scenes.
+        seed: Seed of the first scene; each further scene has the next seed.
+        out: Folder to write to; it is created if necessary.
+        size: Side of the images in pixels.
+        label: See `make_scene`.
+        occluder: See `make_scene`.
+        cover: See `make_scene`.
+        cut: See `make_scene`.
+
+    Returns:
+        The path of scenes.json.
+
+    Raises:
+        ValueError: An argument is out of range.
+        OutputError: A file cannot be written.
     """
     if count < 1:
         raise ValueError(f"the count is {count}, expected 1 or more")
     folder = Path(out)
-    (folder / "pictures").mkdir(parents=True, exist_ok=True)
-    (folder / "masks").mkdir(exist_ok=True)
+    try:
+        for name in ("pictures", "masks"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot write to {folder}: {error.strerror or error}") from error
     images: list[dict[str, object]] = []
     annotations: list[dict[str, object]] = []
     for k in range(count):
         scene = make_scene(seed + k, label=label, occluder=occluder, cover=cover, cut=cut, size=size)
         name = f"{k:06d}"
-        _write_pictures(scene, folder, name)
-        images.append(
-            {
-                "id": k + 1,
-                "file_name": f"pictures/{name}.png",
-                "width": size,
-                "height": size,
-                "seed": scene.seed,
-                "label": scene.label,
-                "occluder": scene.occluder_kind,
-                "background": scene.background_kind,
-                "cover": round(scene.cover, 6),
-            }
-        )
+        _write_images(scene, folder, name)
+        images.append({"id": k + 1, "file_name": f"pictures/{name}.png", "width": size, "height": size, **_facts(scene)})
         annotations += _annotations(scene, k + 1, len(annotations) + 1)
-    categories = [{"id": k + 1, "name": each, "supercategory": "object"} for k, each in enumerate(LABELS) if each != NOTHING]
-    categories.append({"id": len(LABELS), "name": "occluder", "supercategory": "occluder"})
     truth = {
         "info": {"description": "becausal generated scenes", "first_seed": seed, "count": count},
         "licenses": [{"id": 1, "name": "Apache-2.0"}],
         "images": images,
         "annotations": annotations,
-        "categories": categories,
+        "categories": _categories(),
     }
     path = folder / "scenes.json"
-    path.write_text(json.dumps(truth, separators=(",", ":")) + "\n", encoding="utf-8")
+    write_file(path, (json.dumps(truth, separators=(",", ":")) + "\n").encode())
     return path
 
 
-def _write_pictures(scene: Scene, folder: Path, name: str) -> None:
-    Image.fromarray(scene.picture).save(folder / "pictures" / f"{name}.png")
+def _facts(scene: Scene) -> dict[str, object]:
+    kinds = {"label": scene.label, "occluder": scene.occluder_kind, "background": scene.background_kind}
+    return {"seed": scene.seed, **kinds, "cover": round(scene.cover, 6)}
+
+
+def _categories() -> list[dict[str, object]]:
+    objects = enumerate((label for label in LABELS if label != NOTHING), start=1)
+    categories: list[dict[str, object]] = [{"id": k, "name": name, "supercategory": "object"} for k, name in objects]
+    return [*categories, {"id": len(LABELS), "name": "occluder", "supercategory": "occluder"}]
+
+
+def _write_images(scene: Scene, folder: Path, name: str) -> None:
+    _write_png(folder / "pictures" / f"{name}.png", scene.image)
     masks = {"object": scene.object, "visible": scene.visible, "occluder": scene.occluder}
     for kind, mask in masks.items():
-        Image.fromarray(mask.astype(np.uint8) * np.uint8(255)).save(folder / "masks" / f"{name}-{kind}.png")
+        _write_png(folder / "masks" / f"{name}-{kind}.png", mask.astype(np.uint8) * np.uint8(255))
     numbered = np.zeros(scene.object.shape, dtype=np.uint8)
     for number, mask in enumerate(scene.parts.values(), start=1):
         numbered[mask] = number
-    Image.fromarray(numbered).save(folder / "masks" / f"{name}-parts.png")
+    _write_png(folder / "masks" / f"{name}-parts.png", numbered)
+
+
+def _write_png(path: Path, pixels: npt.NDArray[np.uint8]) -> None:
+    from PIL import Image
+
+    write_file(path, Image.fromarray(pixels).save)
 
 
 def _annotations(scene: Scene, image: int, first: int) -> list[dict[str, object]]:
@@ -140,10 +172,22 @@ def _region(mask: BoolArray, image: int, number: int, category: int) -> dict[str
     }  # fmt: skip
 
 
-def contact_sheet(scenes: Sequence[Scene], *, columns: int | None = None, gap: int = 4, truth: bool = False) -> Image.Image:
-    """Lay scenes of one size out in rows on a light sheet; truth outlines the visible object and the occluder."""
+def contact_sheet(scenes: Sequence[Scene], *, columns: int | None = None, gap: int = 4, truth: bool = False) -> Image:
+    """Arrange scenes of one size in a grid.
+
+    Args:
+        scenes: The scenes, at least one.
+        columns: Number of columns; by default the grid is about square.
+        gap: Space between the images in pixels.
+        truth: Whether to outline the visible object and the occluder.
+
+    Raises:
+        ValueError: There are no scenes, or they differ in size.
+    """
+    from PIL import Image
+
     if not scenes:
-        raise ValueError("there are no scenes to lay out; make at least one with make_scene")
+        raise ValueError("there are no scenes to arrange; make at least one with make_scene")
     sizes = {scene.size for scene in scenes}
     if len(sizes) != 1:
         raise ValueError(f"the scenes have sizes {sorted(sizes)}, expected one; make them all with the same size")
@@ -155,14 +199,14 @@ def contact_sheet(scenes: Sequence[Scene], *, columns: int | None = None, gap: i
     sheet = np.full((high * (size + gap) + gap, wide * (size + gap) + gap, 3), 250, dtype=np.uint8)
     for k, scene in enumerate(scenes):
         top, left = gap + (k // wide) * (size + gap), gap + (k % wide) * (size + gap)
-        sheet[top : top + size, left : left + size] = _outlined(scene) if truth else scene.picture
+        sheet[top : top + size, left : left + size] = _outlined(scene) if truth else scene.image
     return Image.fromarray(sheet)
 
 
 def _outlined(scene: Scene) -> npt.NDArray[np.uint8]:
-    picture = scene.picture.copy()
+    image = scene.image.copy()
     for mask, colour in ((scene.occluder, (255, 190, 40)), (scene.visible, (40, 240, 120))):
         padded = np.pad(mask, 1)
         inner = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
-        picture[mask & ~inner] = np.array(colour, dtype=np.uint8)
-    return picture
+        image[mask & ~inner] = np.array(colour, dtype=np.uint8)
+    return image

@@ -1,4 +1,4 @@
-"""Smooth fields and filters on square images, in plain elementwise arithmetic (the same bits everywhere)."""
+"""Smooth fields and filters on square images, in elementwise arithmetic that gives the same bits on every machine."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from becausal.scenes.sketch import FloatArray
 
 
 def grid(size: int) -> tuple[FloatArray, FloatArray]:
-    """Pixel centres across (1, n) and down (n, 1), in shares of the side."""
+    """Pixel centres across, (1, n), and down, (n, 1), as shares of the side."""
     line = ((np.arange(size) + 0.5) / size).astype(np.float32)
     return line[None, :], line[:, None]
 
 
 def noise(rng: np.random.Generator, size: int, cells: int, *, cells_down: int | None = None) -> FloatArray:
-    """Smooth random field (n, n) in 0..1 with the given number of cells per side."""
+    """Smooth random field, (n, n) in 0..1, with the given number of cells per side."""
     down = cells if cells_down is None else cells_down
     knots = rng.random((down + 2, cells + 2)).astype(np.float32)
     rows, row_share = _steps(size, down)
@@ -37,40 +37,40 @@ def _steps(size: int, cells: int) -> tuple[npt.NDArray[np.intp], FloatArray]:
 
 
 def rough(rng: np.random.Generator, size: int, cells: int) -> FloatArray:
-    """Sum of three octaves of noise (n, n), about 0..1."""
+    """Sum of three octaves of noise, (n, n), about 0..1."""
     field = noise(rng, size, cells) * np.float32(0.5)
     field = field + noise(rng, size, cells * 2) * np.float32(0.3)
     return np.asarray(field + noise(rng, size, cells * 4) * np.float32(0.2), dtype=np.float32)
 
 
 def along(size: int, angle: float) -> FloatArray:
-    """Position (n, n) along a direction, in shares of the side, 0 at the middle of the image."""
+    """Position along a direction, (n, n), as a share of the side, 0 in the centre of the image."""
     x, y = grid(size)
     cosine, sine = np.float32(round(math.cos(angle), 5)), np.float32(round(math.sin(angle), 5))
     return np.asarray((x - np.float32(0.5)) * cosine + (y - np.float32(0.5)) * sine, dtype=np.float32)
 
 
 def waves(field: FloatArray) -> FloatArray:
-    """Triangle wave of period 1 between 0 and 1 (no sine: platforms round it differently)."""
+    """Triangle wave of period 1 between 0 and 1 (not a sine, which platforms round differently)."""
     return np.asarray(np.abs((field - np.floor(field)) * np.float32(2.0) - np.float32(1.0)), dtype=np.float32)
 
 
 def blend(field: FloatArray, low: Colour, high: Colour) -> FloatArray:
-    """Image (n, n, 3) that goes from one colour to the other as the field goes from 0 to 1."""
+    """Image, (n, n, 3), that changes from one colour to the other as the field goes from 0 to 1."""
     share = np.clip(field, 0.0, 1.0)[:, :, None].astype(np.float32)
     start = np.array(low, dtype=np.float32)
     return np.asarray(start + (np.array(high, dtype=np.float32) - start) * share, dtype=np.float32)
 
 
-def smooth(picture: FloatArray, sigma: float) -> FloatArray:
-    """Blur by a Gaussian of the given spread in pixels, edges repeated."""
+def smooth(image: FloatArray, sigma: float) -> FloatArray:
+    """Gaussian blur with a standard deviation in pixels; edges are repeated."""
     if sigma < 0.2:
-        return picture
-    reach = max(1, min(int(2.5 * sigma + 0.5), picture.shape[0] - 1))
+        return image
+    reach = max(1, min(int(2.5 * sigma + 0.5), image.shape[0] - 1))
     offsets = range(-reach, reach + 1)
     weights = [round(math.exp(-0.5 * (k / sigma) ** 2), 6) for k in offsets]
     total = sum(weights)
-    result = picture
+    result = image
     for axis in (0, 1):
         side = result.shape[axis]
         padding = [(reach, reach) if k == axis else (0, 0) for k in range(result.ndim)]
@@ -85,10 +85,10 @@ def smooth(picture: FloatArray, sigma: float) -> FloatArray:
 
 
 def speckle(rng: np.random.Generator, size: int, strength: float) -> FloatArray:
-    """Grain (n, n) of independent pixels within plus or minus strength."""
+    """Noise, (n, n), independent for each pixel, between -strength and strength."""
     return np.asarray((rng.random((size, size), dtype=np.float32) - np.float32(0.5)) * np.float32(2.0 * strength))
 
 
 def tilt(rng: np.random.Generator, size: int, strength: float) -> FloatArray:
-    """Light (n, n) that falls off in a random direction, about 1."""
+    """Brightness around 1, (n, n), that falls off in a random direction."""
     return np.asarray(np.float32(1.0) + along(size, between(rng, 0.0, 2.0 * math.pi)) * np.float32(2.0 * strength))

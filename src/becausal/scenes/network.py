@@ -1,8 +1,8 @@
 """The bundled classifier as a torch module, for methods that need gradients.
 
-This file alone imports torch, and nothing imports this file unless asked to: the classifier itself runs through
-onnxruntime. Every layer is a module of its own and there are no branches, so that methods that hook layers
-(guided backpropagation, DeepLIFT, layer-wise relevance) see the whole computation.
+It imports torch and is loaded on demand; the classifier itself runs in onnxruntime. Every layer is a module
+and there are no branches, so that methods that hook layers (guided backpropagation, DeepLIFT, layer-wise relevance
+propagation) see the whole computation.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ LAYERS: tuple[tuple[int, int, int], ...] = (
 
 
 class SceneNet(nn.Module):  # type: ignore[misc]
-    """Plain convolutional network: images (b, 3, 128, 128) in -1..1 to logits (b, 13)."""
+    """Plain convolutional network: images (n, 3, 128, 128) in -1..1 to logits (n, 13)."""
 
     def __init__(self, *, normalised: bool = False) -> None:
-        """Build the network; normalised adds the batch normalisation used in training and folded away after."""
+        """Build the network; `normalised` adds batch normalisation, which is folded into the convolutions after training."""
         super().__init__()
         modules: list[nn.Module] = []
         channels = 3
@@ -39,22 +39,29 @@ class SceneNet(nn.Module):  # type: ignore[misc]
         self.pool = nn.AdaptiveAvgPool2d(1)
         self.head = nn.Linear(channels, len(LABELS))
 
-    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
-        """Return the logits (b, 13) of images (b, 3, 128, 128)."""
-        pooled: torch.Tensor = self.pool(self.features(pictures))
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Logits, (n, 13), of images, (n, 3, 128, 128)."""
+        pooled: torch.Tensor = self.pool(self.features(images))
         logits: torch.Tensor = self.head(pooled.flatten(1))
         return logits
 
     def convolutions(self) -> list[nn.Conv2d]:
-        """Return the convolutions in order; the last one is the layer that Grad-CAM reads."""
+        """The convolutions in order; Grad-CAM uses the last one."""
         return [module for module in self.features if isinstance(module, nn.Conv2d)]
 
 
 def load_network(path: str | Path | None = None) -> SceneNet:
-    """Load the bundled weights (or those of an .npz file of the same layout) in evaluation mode, on the CPU."""
+    """Load the bundled network in evaluation mode on the CPU.
+
+    Args:
+        path: An .npz file with weights of the same layout; None for the bundled ones.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+    """
     file = Path(__file__).parent / "bundled" / "scenes.npz" if path is None else Path(path)
     if not file.exists():
-        raise FileNotFoundError(f"no weights at {file}; train them with training/train.py or name another file")
+        raise FileNotFoundError(f"there are no weights at {file}; train them with training/train.py or give another file")
     network = SceneNet()
     with np.load(file) as weights:
         state = {name: torch.from_numpy(weights[name].astype(np.float32)) for name in weights.files}
@@ -63,7 +70,7 @@ def load_network(path: str | Path | None = None) -> SceneNet:
     return network
 
 
-def to_input(pictures: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> torch.Tensor:
-    """Turn images (b, h, w, 3) of bytes into the network's input (b, 3, h, w) in -1..1."""
-    scaled = pictures.astype(np.float32) / np.float32(127.5) - np.float32(1.0)
+def to_input(images: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> torch.Tensor:
+    """Convert images, (n, h, w, 3) uint8, to the input of the network, (n, 3, h, w) in -1..1."""
+    scaled = images.astype(np.float32) / np.float32(127.5) - np.float32(1.0)
     return torch.from_numpy(np.ascontiguousarray(scaled.transpose(0, 3, 1, 2)))

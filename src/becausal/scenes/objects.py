@@ -1,4 +1,4 @@
-"""The classes of the generated scenes and how each may be posed."""
+"""The object classes of the generated scenes, and their poses."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from becausal.scenes.objects_vehicles import bus, plane, sailboat
 from becausal.scenes.palette import between, chance
 from becausal.scenes.sketch import Pose, Sketch
 
-Artist = Callable[[np.random.Generator], Sketch]
+DrawObject = Callable[[np.random.Generator], Sketch]
 
 NOTHING = "nothing"
 
 
 @dataclass(frozen=True)
-class Kind:
-    """How one class is drawn: the artist, and the widest turn in degrees."""
+class ObjectClass:
+    """How a class is drawn: the drawing function, and the largest rotation in degrees."""
 
-    draw: Artist
+    draw: DrawObject
     turn: float
 
 
-KINDS: dict[str, Kind] = {
-    "bus": Kind(bus, 12.0),
-    "sailboat": Kind(sailboat, 14.0),
-    "house": Kind(house, 10.0),
-    "fish": Kind(fish, 30.0),
-    "butterfly": Kind(butterfly, 50.0),
-    "mug": Kind(mug, 16.0),
-    "clock": Kind(clock, 14.0),
-    "umbrella": Kind(umbrella, 32.0),
-    "key": Kind(key, 180.0),
-    "plane": Kind(plane, 45.0),
-    "tree": Kind(tree, 9.0),
-    "traffic light": Kind(traffic_light, 14.0),
+KINDS: dict[str, ObjectClass] = {
+    "bus": ObjectClass(bus, 12.0),
+    "sailboat": ObjectClass(sailboat, 14.0),
+    "house": ObjectClass(house, 10.0),
+    "fish": ObjectClass(fish, 30.0),
+    "butterfly": ObjectClass(butterfly, 50.0),
+    "mug": ObjectClass(mug, 16.0),
+    "clock": ObjectClass(clock, 14.0),
+    "umbrella": ObjectClass(umbrella, 32.0),
+    "key": ObjectClass(key, 180.0),
+    "plane": ObjectClass(plane, 45.0),
+    "tree": ObjectClass(tree, 9.0),
+    "traffic light": ObjectClass(traffic_light, 14.0),
 }
 
-#: Every label in the order of the bundled classifier's outputs; the last one is a scene without object.
+#: All labels in the order of the bundled classifier's outputs; the last one stands for a scene without an object.
 LABELS: tuple[str, ...] = (*KINDS, NOTHING)
 
 
-def pose_of(rng: np.random.Generator, label: str) -> Pose:
-    """Draw a pose; apart from the angle it does not depend on the label."""
+def draw_pose(rng: np.random.Generator, label: str) -> Pose:
+    """Draw a random pose; only the rotation depends on the label."""
     share = between(rng, -1.0, 1.0)
     extent = between(rng, 0.5, 0.78)
     return Pose(

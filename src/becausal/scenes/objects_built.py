@@ -11,7 +11,7 @@ from becausal.scenes.sketch import Sketch, arc, oval, turned
 
 
 def house(rng: np.random.Generator) -> Sketch:
-    """Draw a house from the front: gable or hipped roof, door, windows, chimney, sometimes a wing."""
+    """Draw a house from the front: gable or hip roof, door, windows, chimney, sometimes a wing."""
     sketch = Sketch()
     wall, roof = pick(rng, (paint(rng), (232, 222, 204), (214, 196, 170), WHITE)), paint(rng)
     roof = roof if sum(abs(a - b) for a, b in zip(wall, roof, strict=True)) > 90 else shade(roof, 0.5)

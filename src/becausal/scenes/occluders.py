@@ -1,7 +1,7 @@
-"""Photobombers: what stands between the camera and the object.
+"""Occluders (photobombers): what stands between the camera and the object.
 
-A shape is a field over the image; the occluder is where the field lies below a threshold, and the threshold is
-the quantile that covers just the asked share of the object. Masks are hard: no occluder pixel is blended.
+A shape is a field over the image. The occluder covers the pixels whose value is below a threshold, chosen so that the
+wanted share of the object is covered. Masks are hard: occluder pixels are not blended.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from becausal.scenes.sketch import BoolArray, FloatArray, Layer, Pose
 Field = Callable[[np.random.Generator, int, tuple[float, float]], FloatArray]
 Occluder = tuple[BoolArray, FloatArray]
 
-#: Kinds of occluder, in the order used by every table.
+#: The kinds of occluder.
 OCCLUDERS: tuple[str, ...] = ("none", "black", "flat", "texture", "strips", "prop", "dirt")
 
-#: Kinds that can cut an object in separate pieces on request.
+#: The kinds that can cut an object into separate pieces.
 CUTTERS: tuple[str, ...] = ("black", "flat", "texture", "strips")
 
-#: A visible piece counts when it holds at least this share of the object.
+#: Smallest share of the object that counts as a visible piece.
 PIECE = 0.05
 
 
@@ -72,7 +72,7 @@ def _strips(rng: np.random.Generator, size: int, centre: tuple[float, float]) ->
     across, down = _from(size, centre, angle + between(rng, -0.06, 0.06))
     step = between(rng, 0.14, 0.32)
     bars = np.float32(1.0) - waves(across / np.float32(step) + np.float32(0.5))
-    # a second, wider set now and then makes a lattice
+    # sometimes a second, wider set of strips makes a lattice
     if chance(rng, 0.3):
         cross = np.float32(1.0) - waves(down / np.float32(step * between(rng, 1.2, 2.0)) + np.float32(0.5))
         bars = np.minimum(bars, cross * np.float32(1.5))
@@ -95,7 +95,7 @@ _SHAPES: tuple[Field, ...] = (_box, _box, _disc, _blob, _edge, _strip)
 
 
 def _cover(field: FloatArray, target: BoolArray, low: float, high: float, share: float) -> BoolArray | None:
-    # A 2**-16 grid keeps a platform's last digit from deciding on a pixel.
+    # Rounded to multiples of 2**-16, so that rounding differences between platforms cannot change a pixel.
     steps = np.round(field * np.float32(65536.0)).astype(np.int64)
     inside = np.sort(steps[target])
     count = len(inside)
@@ -187,7 +187,7 @@ def _strip_across(
     size = target.shape[0]
     angle = between(rng, 0.0, math.pi)
     field = along(size, angle)
-    # the strip's middle line leaves 25 to 75 % of the object on either side
+    # the centre line of the strip leaves 25 to 75 % of the object on each side
     line = float(np.sort(field[target])[int(between(rng, 0.25, 0.75) * int(target.sum()))])
     across = np.abs(field - np.float32(line))
     if wide:
@@ -200,9 +200,21 @@ def _strip_across(
 
 
 def make_occluder(rng: np.random.Generator, target: BoolArray, kind: str, *, low: float, high: float, cut: bool) -> Occluder:
-    """Cover between low and high of a target mask (n, n); returns the occluder's mask and its image (n, n, 3).
+    """Draw an occluder over a target.
 
-    With cut, what stays visible of the target falls in at least two pieces.
+    Args:
+        rng: Random numbers.
+        target: (n, n), the mask of the object.
+        kind: One of `OCCLUDERS`.
+        low: Smallest share of the target to cover.
+        high: Largest share of the target to cover.
+        cut: Whether the visible part of the target must consist of at least two pieces.
+
+    Returns:
+        The mask of the occluder, (n, n), and its colours, (n, n, 3).
+
+    Raises:
+        ValueError: No such occluder was found.
     """
     size = target.shape[0]
     rows, columns = np.nonzero(target)
@@ -212,9 +224,9 @@ def make_occluder(rng: np.random.Generator, target: BoolArray, kind: str, *, low
         if cut:
             mask = _strip_across(rng, target, low, high, share, wide=kind == "strips" and attempt < 30)
         elif kind == "prop" and attempt < 40:
-            bomb = _prop(rng, target, low, high, share)
-            if bomb is not None:
-                return bomb
+            found = _prop(rng, target, low, high, share)
+            if found is not None:
+                return found
             continue
         else:
             at = whole(rng, 0, len(rows) - 1)

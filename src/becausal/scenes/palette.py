@@ -1,4 +1,4 @@
-"""Colours of the generated scenes, and the few chances that every drawing takes."""
+"""Colours of the generated scenes, and the random draws that all drawings use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Item = TypeVar("Item")
 WHITE: Colour = (246, 244, 238)
 INK: Colour = (34, 36, 44)
 
-#: Paints of objects, props and occluders: every class draws from this one list.
+#: Colours of objects, props and occluders; all classes share this list.
 PAINTS: tuple[Colour, ...] = (
     (200, 62, 54), (226, 109, 84), (238, 150, 74), (240, 189, 86), (214, 166, 46), (148, 158, 66),
     (94, 142, 82), (48, 112, 84), (46, 138, 136), (92, 172, 186), (72, 138, 196), (50, 88, 150),
@@ -21,7 +21,7 @@ PAINTS: tuple[Colour, ...] = (
     (178, 130, 92), (232, 220, 196), (242, 240, 232), (160, 164, 168), (104, 110, 120), (58, 60, 68),
 )  # fmt: skip
 
-#: Softer grounds: backgrounds take these, so that no background belongs to a class.
+#: Softer background colours, shared by all classes, so that no background reveals the label.
 GROUNDS: tuple[Colour, ...] = (
     (214, 206, 190), (196, 204, 206), (176, 196, 214), (150, 180, 204), (122, 152, 176), (186, 198, 170),
     (142, 164, 124), (108, 134, 104), (200, 178, 146), (176, 146, 116), (138, 116, 98), (214, 188, 178),
@@ -36,17 +36,17 @@ def between(rng: np.random.Generator, low: float, high: float) -> float:
 
 
 def chance(rng: np.random.Generator, probability: float) -> bool:
-    """Say yes with the given probability."""
+    """True with the given probability."""
     return float(rng.random()) < probability
 
 
 def whole(rng: np.random.Generator, low: int, high: int) -> int:
-    """Draw a whole number from low to high, both included."""
+    """Draw an integer from low to high, both included."""
     return int(rng.integers(low, high + 1))
 
 
 def pick(rng: np.random.Generator, items: Sequence[Item]) -> Item:
-    """Draw one of the items, all equally likely."""
+    """Draw one of the items uniformly."""
     return items[int(rng.integers(0, len(items)))]
 
 
@@ -58,13 +58,13 @@ def shade(colour: Colour, factor: float) -> Colour:
 
 
 def mix(first: Colour, second: Colour, share: float) -> Colour:
-    """Blend two colours; share is how much of the second there is."""
+    """Blend two colours; `share` is the weight of the second."""
     red, green, blue = (a + (b - a) * share for a, b in zip(first, second, strict=True))
     return _byte(red), _byte(green), _byte(blue)
 
 
 def paint(rng: np.random.Generator, *, unlike: Colour | None = None) -> Colour:
-    """Draw a paint with a small jitter, well apart from the colour named in unlike."""
+    """Draw an object colour with a small jitter, clearly different from `unlike`."""
     for _ in range(8):
         colour = _jitter(rng, pick(rng, PAINTS), 14.0)
         if unlike is None or distance(colour, unlike) > 110.0:
@@ -78,7 +78,7 @@ def ground(rng: np.random.Generator) -> Colour:
 
 
 def distance(first: Colour, second: Colour) -> float:
-    """Measure how far apart two colours are (sum of the channel differences, 0 to 765)."""
+    """Distance between two colours: the sum of the channel differences, 0 to 765."""
     return float(sum(abs(a - b) for a, b in zip(first, second, strict=True)))
 
 

@@ -1,4 +1,4 @@
-"""Things that are no class of their own: they photobomb in front and lie about in the background."""
+"""Props: things without a label, used as occluders in front and as distractors in the background."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from becausal.scenes.sketch import Sketch, arc, curve, oval, turned
 
 @dataclass(frozen=True)
 class Prop:
-    """One kind of prop; those that stand come into the image from below."""
+    """A kind of prop; a prop that stands enters the image from below."""
 
     draw: Callable[[np.random.Generator], Sketch]
     stands: bool = False
 
 
 def person(rng: np.random.Generator) -> Sketch:
-    """Draw a passer-by who walked into the image: head, hair and shoulders."""
+    """Draw a passer-by: head, hair and shoulders."""
     sketch = Sketch()
     skin = pick(rng, ((240, 204, 176), (222, 176, 140), (186, 134, 98), (138, 92, 66), (94, 64, 50)))
     hair = pick(rng, ((44, 36, 34), (92, 62, 42), (186, 140, 80), (150, 78, 44), (170, 168, 166)))
@@ -81,7 +81,7 @@ def ball(rng: np.random.Generator) -> Sketch:
 
 
 def leaf(rng: np.random.Generator) -> Sketch:
-    """Draw one big leaf, as if held before the lens."""
+    """Draw one large leaf, as if held in front of the lens."""
     sketch = Sketch()
     green = paint(rng)
     wide = between(rng, 0.35, 0.6)
@@ -134,7 +134,7 @@ def star(rng: np.random.Generator) -> Sketch:
 
 
 def cloud(rng: np.random.Generator) -> Sketch:
-    """Draw a puff of cloud or smoke."""
+    """Draw a cloud or puff of smoke."""
     sketch = Sketch()
     tone = mix(WHITE, paint(rng), between(rng, 0.0, 0.35))
     for _ in range(whole(rng, 4, 6)):
@@ -145,7 +145,7 @@ def cloud(rng: np.random.Generator) -> Sketch:
 
 
 def hand(rng: np.random.Generator) -> Sketch:
-    """Draw an open hand held up to the lens."""
+    """Draw an open hand held in front of the lens."""
     sketch = Sketch()
     skin = pick(rng, ((240, 204, 176), (222, 176, 140), (186, 134, 98), (138, 92, 66), (94, 64, 50)))
     sleeve = paint(rng)

@@ -1,4 +1,4 @@
-"""Photobombed images with exact truth, one per seed."""
+"""Photocoloursed images with exact ground truth, one for each seed."""
 
 from __future__ import annotations
 
@@ -12,60 +12,60 @@ import numpy.typing as npt
 from becausal.scenes.backgrounds import GROUND_KINDS, make_background
 from becausal.scenes.fields import grid, smooth
 from becausal.scenes.masks import pieces
-from becausal.scenes.objects import KINDS, LABELS, NOTHING, pose_of
+from becausal.scenes.objects import KINDS, LABELS, NOTHING, draw_pose
 from becausal.scenes.occluders import CUTTERS, OCCLUDERS, PIECE, make_occluder
 from becausal.scenes.palette import between, chance, pick
 from becausal.scenes.sketch import BoolArray, FloatArray, Layer
 
-#: Half the width of the range of cover that a single number stands for.
+#: A cover given as one number is met within this tolerance.
 TOLERANCE = 0.03
 
-#: Most of an object that a scene covers unless asked for more.
+#: Largest share of an object that is covered by default.
 MOST_COVERED = 0.6
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Scene:
-    """One generated image and all that is true of it."""
+    """A generated image and its ground truth."""
 
-    picture: npt.NDArray[np.uint8]
+    image: npt.NDArray[np.uint8]
     """The image (n, n, 3), RGB."""
     label: str
-    """What is in it: one of LABELS."""
+    """The label, one of `LABELS`."""
     object: BoolArray
-    """Where the object lies (n, n), covered or not; empty for a scene of nothing."""
+    """Mask of the whole object (n, n), covered or not; empty for a scene without an object."""
     visible: BoolArray
-    """Where the object can be seen (n, n): the object less the occluder."""
+    """Mask of the visible part of the object (n, n): the object without the occluder."""
     occluder: BoolArray
-    """Where the photobomber lies (n, n)."""
+    """Mask of the occluder (n, n)."""
     parts: Mapping[str, BoolArray]
-    """The object's parts by name, each (n, n); together they are the object and no two overlap."""
+    """Masks of the parts of the object (n, n), by name; they do not overlap, and together they make up the object."""
     seed: int
-    """The seed that draws this scene again."""
+    """The seed of the scene."""
     occluder_kind: str
-    """One of OCCLUDERS."""
+    """One of `OCCLUDERS`."""
     background_kind: str
-    """One of BACKGROUNDS."""
+    """One of `BACKGROUNDS`."""
 
     @property
     def label_index(self) -> int:
-        """The label's position in LABELS."""
+        """The position of the label in `LABELS`."""
         return LABELS.index(self.label)
 
     @property
     def size(self) -> int:
-        """The image's side in pixels."""
-        return int(self.picture.shape[0])
+        """Side of the image in pixels."""
+        return int(self.image.shape[0])
 
     @property
     def cover(self) -> float:
-        """Share of the object that is covered, 0 to 1; 0 where there is no object."""
+        """Share of the object that is covered, 0 to 1; 0 without an object."""
         whole = int(self.object.sum())
         return 0.0 if whole == 0 else 1.0 - int(self.visible.sum()) / whole
 
     @property
     def piece_sizes(self) -> tuple[int, ...]:
-        """Sizes in pixels of the visible pieces, largest first, that hold at least 5 % of the object."""
+        """Sizes in pixels of the visible pieces with at least 5 % of the object, largest first."""
         least = PIECE * int(self.object.sum())
         return tuple(count for count in pieces(self.visible)[1] if count >= least)
 
@@ -82,51 +82,70 @@ def make_scene(
     background_seed: int | None = None,
     occluder_seed: int | None = None,
 ) -> Scene:
-    """Draw the scene of a seed; whatever is not asked for is left to the seed.
+    """Draw a scene; everything that is not given is determined by the seed.
 
-    cover is the share of the object to hide: a range (low, high), or one number for that number give or take 0.03.
-    cut asks for an object whose visible part falls in at least two pieces. background_seed and occluder_seed
-    redraw only the background or only the occluder of the same object.
+    Args:
+        seed: Seed of the scene, 0 or more.
+        label: One of `LABELS`.
+        occluder: One of `OCCLUDERS`.
+        cover: Share of the object to cover: a range (low, high), or a number, which is met within 0.03.
+        cut: Whether the visible part of the object must consist of at least two pieces.
+        size: Side of the image in pixels, 32 or more.
+        background: One of `BACKGROUNDS`.
+        background_seed: Draws another background behind the same object.
+        occluder_seed: Draws another occluder in front of the same object.
+
+    Raises:
+        ValueError: An argument is out of range, or no occluder with this cover was found.
     """
     low, high = _check(seed, label, occluder, cover, cut, size, background)
-    plan = _stream(seed, 0)
-    # Every chance of the plan is taken whether it is needed or not: asking for one thing moves no other.
-    any_label, any_kind = pick(plan, LABELS), pick(plan, OCCLUDERS[1:])
-    plain, split, ghost = chance(plan, 0.25), chance(plan, 0.2), pick(plan, tuple(KINDS))
-    name = any_label if label is None else label
-    kind = occluder if occluder is not None else "none" if plain and cover is None and not cut else any_kind
-    if occluder is None and cut and kind not in CUTTERS:
-        kind = pick(plan, CUTTERS)
-    cutting = (split and kind in CUTTERS and cover is None) if cut is None else cut
-    # A scene of nothing has a ghost: its occluder is placed as if an object were there.
-    layer = _object_layer(seed, ghost if name == NOTHING else name, size)
+    name, drawn, kind, cutting = _choose(_stream(seed, 0), label, occluder, cut, has_cover=cover is not None)
+    layer = _object_layer(seed, drawn, size)
     scenery, ground_kind = make_background(
         _stream(seed if background_seed is None else background_seed, 2), size, kind=background
     )
-    scenery = _stand_out(_stream(seed, 4), scenery, layer)
-    picture = scenery
+    scenery = _separate_background(_stream(seed, 4), scenery, layer)
+    image = scenery
     if name != NOTHING:
-        picture = scenery + (layer.colour - scenery) * layer.coverage[:, :, None]
+        image = scenery + (layer.colour - scenery) * layer.coverage[:, :, None]
     camera = _stream(seed, 5)
-    picture = smooth(picture, max(0.0, between(camera, -0.4, 0.8)) * size / 128.0)
-    hidden: BoolArray = np.zeros((size, size), dtype=np.bool_)
+    image = smooth(image, max(0.0, between(camera, -0.4, 0.8)) * size / 128.0)
+    occluded: BoolArray = np.zeros((size, size), dtype=np.bool_)
     if kind != "none":
         hand = _stream(seed if occluder_seed is None else occluder_seed, 3)
-        hidden, bomb = make_occluder(hand, layer.mask, kind, low=low, high=high, cut=cutting)
-        picture = np.where(hidden[:, :, None], bomb, picture)
+        occluded, colours = make_occluder(hand, layer.mask, kind, low=low, high=high, cut=cutting)
+        image = np.where(occluded[:, :, None], colours, image)
     strength = between(camera, 0.0, 6.0)
     grain = camera.standard_normal((size, size, 3), dtype=np.float32) * np.float32(strength)
-    shot = np.clip(np.round(np.round(picture * 64.0) / 64.0 + np.round(grain * 64.0) / 64.0), 0, 255).astype(np.uint8)
-    thing: BoolArray = layer.mask if name != NOTHING else np.zeros_like(layer.mask)
+    shot = np.clip(np.round(np.round(image * 64.0) / 64.0 + np.round(grain * 64.0) / 64.0), 0, 255).astype(np.uint8)
+    whole: BoolArray = layer.mask if name != NOTHING else np.zeros_like(layer.mask)
     parts = {} if name == NOTHING else {part: layer.part == k + 1 for k, part in enumerate(layer.names)}
-    visible: BoolArray = thing & ~hidden
-    for array in (shot, thing, visible, hidden, *parts.values()):
+    visible: BoolArray = whole & ~occluded
+    for array in (shot, whole, visible, occluded, *parts.values()):
         array.flags.writeable = False
     return Scene(
-        picture=shot, label=name, object=thing, visible=visible, occluder=hidden,
+        image=shot, label=name, object=whole, visible=visible, occluder=occluded,
         parts=MappingProxyType({part: mask for part, mask in parts.items() if mask.any()}), seed=seed,
         occluder_kind=kind, background_kind=ground_kind,
     )  # fmt: skip
+
+
+def _choose(
+    rng: np.random.Generator, label: str | None, occluder: str | None, cut: bool | None, *, has_cover: bool
+) -> tuple[str, str, str, bool]:
+    """The label, the class to draw, the kind of occluder, and whether it cuts the object.
+
+    All random choices are drawn, needed or not, so that giving one argument does not change the others. For a scene of
+    nothing a class is drawn too: the occluder is placed as if an object were there.
+    """
+    any_label, any_kind = pick(rng, LABELS), pick(rng, OCCLUDERS[1:])
+    plain, split, placeholder = chance(rng, 0.25), chance(rng, 0.2), pick(rng, tuple(KINDS))
+    name = any_label if label is None else label
+    kind = occluder if occluder is not None else "none" if plain and not has_cover and not cut else any_kind
+    if occluder is None and cut and kind not in CUTTERS:
+        kind = pick(rng, CUTTERS)
+    cutting = (split and kind in CUTTERS and not has_cover) if cut is None else cut
+    return name, placeholder if name == NOTHING else name, kind, cutting
 
 
 def _stream(seed: int, index: int) -> np.random.Generator:
@@ -135,10 +154,10 @@ def _stream(seed: int, index: int) -> np.random.Generator:
 
 def _object_layer(seed: int, name: str, size: int) -> Layer:
     rng = _stream(seed, 1)
-    pose = pose_of(rng, name)
+    pose = draw_pose(rng, name)
     layer = KINDS[name].draw(rng).render(size, pose)
     return Layer(
-        colour=_lit(_stream(seed, 6), layer),
+        colour=_shade_object(_stream(seed, 6), layer),
         coverage=layer.coverage,
         mask=layer.mask,
         part=layer.part,
@@ -146,7 +165,7 @@ def _object_layer(seed: int, name: str, size: int) -> Layer:
     )
 
 
-def _lit(rng: np.random.Generator, layer: Layer) -> FloatArray:
+def _shade_object(rng: np.random.Generator, layer: Layer) -> FloatArray:
     """Shade an object as if it were embossed and lit from one side."""
     size = layer.mask.shape[0]
     scale = size / 128.0
@@ -163,13 +182,13 @@ def _lit(rng: np.random.Generator, layer: Layer) -> FloatArray:
     return np.clip(layer.colour * np.clip(light, 0.45, 1.45)[:, :, None], 0.0, 255.0).astype(np.float32)
 
 
-def _stand_out(rng: np.random.Generator, scenery: FloatArray, layer: Layer) -> FloatArray:
-    """Set the background's exposure so that the object can be told from it, and put a soft shade behind."""
+def _separate_background(rng: np.random.Generator, scenery: FloatArray, layer: Layer) -> FloatArray:
+    """Adjust the brightness of the background so that the object stands out, and add a soft shadow behind it."""
     size = scenery.shape[0]
     rows, columns = np.nonzero(layer.mask)
     x, y = grid(size)
     across, down = int(columns.sum()) / len(columns) / size, int(rows.sum()) / len(rows) / size
-    # A round shade of one size for all: it tells where an object may be, not which.
+    # A round shadow whose size does not depend on the class: it shows where an object may be, not which one.
     reach = np.float32(between(rng, 0.28, 0.42))
     distance = ((x - np.float32(across)) ** 2 + (y - np.float32(down + 0.05)) ** 2) / (reach * reach)
     depth = np.clip(np.float32(1.0) - distance, 0.0, 1.0) * np.float32(between(rng, 0.0, 0.3))
@@ -189,9 +208,9 @@ def _check(
     size: int, background: str | None,
 ) -> tuple[float, float]:  # fmt: skip
     if seed < 0:
-        raise ValueError(f"the seed is {seed}, expected 0 or more; take its absolute value")
+        raise ValueError(f"the seed is {seed}, expected 0 or more")
     if size < 32:
-        raise ValueError(f"the size is {size} pixels, expected 32 or more; draw larger and shrink the image")
+        raise ValueError(f"the size is {size} pixels, expected 32 or more; draw a larger scene and downsample it")
     if label is not None and label not in LABELS:
         raise ValueError(f"the label is {label!r}, expected one of {', '.join(LABELS)}")
     if occluder is not None and occluder not in OCCLUDERS:
@@ -199,12 +218,12 @@ def _check(
     if background is not None and background not in GROUND_KINDS:
         raise ValueError(f"the background is {background!r}, expected one of {', '.join(GROUND_KINDS)}")
     if cut and occluder is not None and occluder not in CUTTERS:
-        raise ValueError(f"a {occluder} occluder cannot cut an object; take one of {', '.join(CUTTERS)}")
+        raise ValueError(f"a {occluder} occluder cannot cut an object; expected one of {', '.join(CUTTERS)}")
     if cover is None:
         return (0.08 if cut else 0.05), MOST_COVERED
     low, high = cover if isinstance(cover, tuple) else (max(0.005, cover - TOLERANCE), cover + TOLERANCE)
     if not 0.0 < low < high <= 0.95:
-        raise ValueError(f"the cover is {cover}, expected shares with 0 < low < high <= 0.95; for 0 ask occluder='none'")
+        raise ValueError(f"the cover is {cover}, expected shares with 0 < low < high <= 0.95; for 0 use occluder='none'")
     if occluder == "none":
-        raise ValueError(f"the cover is {cover} but the occluder is 'none'; leave one of the two out")
+        raise ValueError(f"the cover is {cover} but the occluder is 'none'; leave out one of them")
     return low, high

@@ -1,7 +1,7 @@
-"""A list of filled outlines that can be placed and rendered at any size, with exact masks.
+"""Drawings made of filled outlines, rendered at any size with exact masks.
 
-The filling is done here, in numpy, and not by an imaging library: the same seed then gives the same pixels
-whatever library version is installed.
+Outlines are filled here in numpy, not by an imaging library, so that the same seed gives the same pixels whatever
+library versions are installed.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ OVERSAMPLE = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Pose:
-    """How a sketch is put in the image."""
+    """How a sketch is placed in the image."""
 
     extent: float = 0.6
-    """Geometric mean of the box's sides, as a share of the image's side."""
+    """Geometric mean of the sides of the bounding box, as a share of the side of the image."""
     angle: float = 0.0
     """Rotation in radians."""
     flip: bool = False
     """Mirror left and right."""
     stretch: float = 1.0
-    """Width over height, relative to the sketch's own."""
+    """Factor applied to the aspect ratio (width over height)."""
     shear: float = 0.0
-    """Horizontal slant."""
+    """Horizontal shear."""
     wobble: float = 0.0
-    """Strength of a smooth warp of the outline."""
+    """Strength of a smooth distortion of the outline."""
     phase: tuple[float, float] = (0.0, 0.0)
-    """Where the warp's waves begin, in radians."""
+    """Phases of the distortion in radians."""
     place: tuple[float, float] = (0.5, 0.5)
-    """Where the box lies in the room left to it, 0 to 1 across and down."""
+    """Position of the bounding box within the free space, 0 to 1 across and down."""
     reach: float = 0.92
-    """Longest side of the box allowed, as a share of the image's side."""
+    """Longest allowed side of the bounding box, as a share of the side of the image."""
     margin: float = 0.03
-    """Border kept free around the box, as a share of the image's side (negative: it may leave)."""
+    """Border kept free around the bounding box, as a share of the side; a negative one lets it leave the image."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """A rendered sketch: colour (n, n, 3) 0..255, coverage (n, n) 0..1, part index (n, n) where 0 is none."""
+    """A rendered sketch: colour (n, n, 3) in 0..255, coverage (n, n) in 0..1, part number (n, n) with 0 for none."""
 
     colour: FloatArray
     coverage: FloatArray
@@ -64,7 +64,7 @@ class Layer:
 
 @dataclass
 class Sketch:
-    """Outlines in drawing order; x grows to the right and y down, in units of the object's half size."""
+    """Outlines in drawing order; x points right and y down, in units of half the size of the object."""
 
     _outlines: list[Points] = field(default_factory=list)
     _values: list[int] = field(default_factory=list)
@@ -77,21 +77,21 @@ class Sketch:
         self._add(np.asarray(points, dtype=np.float64), self._value(colour, part))
 
     def erase(self, points: Outline | Points) -> None:
-        """Cut a hole through everything drawn so far."""
+        """Cut a hole into everything drawn so far."""
         self._add(np.asarray(points, dtype=np.float64), 0)
 
     def box(
         self, left: float, top: float, right: float, bottom: float, colour: Colour, part: str, radius: float = 0.0
     ) -> None:
-        """Fill an upright rectangle with rounded corners."""
+        """Fill an axis-aligned rectangle with rounded corners."""
         self.polygon(rounded(left, top, right, bottom, radius), colour, part)
 
     def ellipse(self, x: float, y: float, rx: float, ry: float, colour: Colour, part: str, turn: float = 0.0) -> None:
-        """Fill an ellipse turned by an angle in radians."""
+        """Fill an ellipse rotated by `turn` radians."""
         self.polygon(oval(x, y, rx, ry, turn=turn), colour, part)
 
     def stroke(self, points: Outline | Points, width: float, colour: Colour, part: str, *, ends: bool = True) -> None:
-        """Draw a line of the given width through the points, with round joints and (if ends) round ends."""
+        """Draw a line of the given width through the points, with round joints and, if `ends`, round caps."""
         value = self._value(colour, part)
         line = np.asarray(points, dtype=np.float64)
         half = width / 2.0
@@ -123,7 +123,7 @@ class Sketch:
         self._values.append(value)
 
     def render(self, size: int, pose: Pose) -> Layer:
-        """Place the sketch in an image of size x size pixels."""
+        """Render the sketch in an image of `size` x `size` pixels."""
         index = np.zeros((size * OVERSAMPLE, size * OVERSAMPLE), dtype=np.uint8)
         for points, value in zip(self._placed(size * OVERSAMPLE, pose), self._values, strict=True):
             fill(index, points, value)
@@ -155,8 +155,8 @@ class Sketch:
 
 
 def fill(canvas: npt.NDArray[np.uint8], points: Points, value: int) -> None:
-    """Set the canvas to value where a pixel's centre lies inside the outline (non-zero winding)."""
-    # Coordinates on a 1/32 grid: a last-digit difference of a platform's sine cannot move an edge.
+    """Set the pixels whose centre lies inside the outline (non-zero winding rule) to `value`."""
+    # Coordinates are rounded to 1/32, so that rounding differences of a sine between platforms cannot move an edge.
     grid = np.round(points * 32.0) / 32.0
     following = np.concatenate([grid[1:], grid[:1]])
     x, y, next_y = grid[:, 0], grid[:, 1], following[:, 1]
@@ -232,13 +232,13 @@ def oval(x: float, y: float, rx: float, ry: float, *, turn: float = 0.0, count: 
 
 
 def arc(x: float, y: float, rx: float, ry: float, start: float, stop: float, *, count: int = 24) -> Points:
-    """Points along an elliptic arc from start to stop, in radians (0 is right, pi/2 is down)."""
+    """Points on an elliptic arc from start to stop, in radians (0 is right, pi/2 is down)."""
     t = start + (stop - start) * np.arange(count) / (count - 1)
     return np.stack([x + rx * np.cos(t), y + ry * np.sin(t)], axis=1)
 
 
 def rounded(left: float, top: float, right: float, bottom: float, radius: float) -> Points:
-    """Outline of an upright rectangle with rounded corners."""
+    """Outline of an axis-aligned rectangle with rounded corners."""
     r = min(radius, (right - left) / 2.0, (bottom - top) / 2.0)
     if r <= 0.0:
         return np.array([[left, top], [right, top], [right, bottom], [left, bottom]])

@@ -1,13 +1,14 @@
 """The command line: parse, call, print.
 
-Exit status: 0 done; 1 a claim does not hold (`verify`); 2 something could not be used or written, said in one line on
-stderr; 3 some images failed (`batch`); 130 interrupted. Nothing heavy is imported until a command needs it.
+Exit status: 0 success; 1 a claim does not hold (`verify`); 2 an input or option cannot be used, or a file cannot be
+written (one line on stderr says why); 3 some images failed (`batch`); 130 interrupted. Heavy libraries are imported only
+by the commands that need them.
 """
 
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -27,32 +28,35 @@ from becausal.interfaces.cli import (
     verify,
 )
 from becausal.interfaces.cli.console import complain
+from becausal.interfaces.cli.help import PlainGroup, add_command
 
 app = typer.Typer(
     name="becausal",
-    no_args_is_help=False,
+    cls=PlainGroup,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("explain")(explain.explain)
-app.command("compare")(compare.compare)
-app.command("demo")(demo.demo)
-app.command("verify")(verify.verify)
-app.command("batch")(batch.batch)
-app.command("report")(report.report)
-app.command("export")(report.export)
-app.command("diff")(report.diff)
-app.command("inspect")(inspect.inspect)
-app.command("methods")(inspect.methods)
-app.command("models")(inspect.models)
-app.command("serve")(serve.serve)
-app.add_typer(scenes.app, name="scenes")
-app.command("bench")(bench.bench)
-app.add_typer(data.app, name="data")
+_COMMANDS: dict[str, dict[str, Callable[..., None]]] = {  # by the heading in the help
+    "Explain images": {
+        "demo": demo.demo,
+        "explain": explain.explain,
+        "verify": verify.verify,
+        "compare": compare.compare,
+        "serve": serve.serve,
+    },
+    "Models and methods": {"inspect": inspect.inspect, "models": inspect.models, "methods": inspect.methods},
+    "Many images": {"batch": batch.batch, "report": report.report, "export": report.export, "diff": report.diff},
+    "Experiments": {"bench": bench.bench},
+}
+for _panel, _functions in _COMMANDS.items():
+    for _name, _function in _functions.items():
+        add_command(app, _name, _function, panel=_panel)
+app.add_typer(scenes.app, name="scenes", rich_help_panel="Experiments")
+app.add_typer(data.app, name="data", rich_help_panel="Experiments")
 
-# Typer carries its own copy of click, or uses an installed one: this is the right root of its errors either way.
-_UsageProblem: type[Exception] = next(
+# Typer has its own copy of click, or uses an installed one: this is the base of its usage errors in either case.
+_UsageError: type[Exception] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException" and issubclass(kind, Exception)
 )
 _DEBUG = "BECAUSAL_DEBUG"
@@ -65,7 +69,7 @@ def _print_version(wanted: bool) -> None:
         try:
             typer.echo(f"becausal {version('becausal')}")
         except PackageNotFoundError:
-            typer.echo("becausal, not installed")
+            typer.echo("becausal (not installed, version unknown)")
         raise typer.Exit
 
 
@@ -73,19 +77,18 @@ def _print_version(wanted: bool) -> None:
 def start(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Say the version and stop.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show version and exit.")
     ] = False,
     debug: Annotated[
-        bool,
-        typer.Option("--debug", help=f"Show the traceback of an error, as {_DEBUG}=1 in the environment does."),
+        bool, typer.Option("--debug", help=f"Show the traceback of an error. Same as {_DEBUG}=1 in the environment.")
     ] = False,
 ) -> None:
-    """Ask an image classifier why.
+    """Explain the decisions of an image classifier.
 
-    becausal hides parts of an image, asks the classifier again and again, and finds a small set of pixels that alone
-    is enough for the label, with proof. Any model will do: it is only asked.
+    becausal masks parts of an image, evaluates the classifier on the result, and finds a small set of pixels that alone
+    is enough for the label. Every claim is checked. Black-box: only predictions are needed.
 
-    Begin with: `becausal demo`
+    Start with: `becausal demo`
     """
     if debug:
         os.environ[_DEBUG] = "1"
@@ -98,14 +101,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a label the terminal cannot write is no reason to fail
+            stream.reconfigure(errors="replace")  # a label the terminal cannot show must not end the program
     try:
         status = app(args=None if arguments is None else list(arguments), prog_name="becausal", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
-        return _leave_quietly()
+        return _close_quietly()
     except SystemExit as ended:
-        if isinstance(ended.__context__, OSError):  # typer's own way out when the reader of our output has gone
+        if isinstance(ended.__context__, OSError):  # typer exits like this when our output is no longer read
             return 1
         complain(f"a model or a library ended the program: {ended.code}")
         return 2
@@ -124,7 +127,7 @@ def _describe(error: Exception) -> str:
     """The error as one line, with what to do next."""
     if isinstance(error, BecausalError):
         return str(error)
-    if isinstance(error, _UsageProblem):
+    if isinstance(error, _UsageError):
         context = getattr(error, "ctx", None)
         hint = f" (see {context.command_path} --help)" if context is not None else ""
         return f"{error.format_message()}{hint}"  # type: ignore[attr-defined]
@@ -132,10 +135,10 @@ def _describe(error: Exception) -> str:
         return "out of memory: try a smaller --batch-size, or a smaller image"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return f"unexpected {type(error).__name__}: {error} (run becausal --debug … to see where)"
+    return f"unexpected {type(error).__name__}: {error} (run becausal --debug … to see the traceback)"
 
 
-def _leave_quietly() -> int:
-    """The reader of our output has gone: what is still in the buffers must not raise again at the very end."""
+def _close_quietly() -> int:
+    """Discard what is still in the buffers of stdout, which is no longer read, so that exiting does not raise again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1

@@ -1,146 +1,57 @@
-"""`becausal batch`: explain many images, in a run that can be killed and resumed."""
+"""`becausal batch`: explain many images, in a run that can be interrupted and resumed."""
 
 import os
 import signal
-import sys
-import threading
 import time
-from contextlib import AbstractContextManager
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from becausal.core.errors import OptionError
-from becausal.interfaces.cli import options, settings
-from becausal.interfaces.cli.console import complain, open_console, print_facts, write_json
+from becausal.core.options import option
+from becausal.interfaces.cli import options
+from becausal.interfaces.cli.console import open_console, print_facts, write_json
+from becausal.interfaces.cli.progress import BatchProgress, InterruptHandler, ProgressBar
 
 if TYPE_CHECKING:
-    from becausal.batch.inputs import Inputs
-    from becausal.batch.pace import Pace
-    from becausal.batch.records import Check, Job, Pool
-    from becausal.batch.run import Event
-    from becausal.batch.store import Store
+    from becausal.batch.records import BatchJob, ModelCheck, WorkerPool
+    from becausal.batch.store import BatchStore
 
-_WHERE = "Where it runs"
-LINES_EVERY = 30.0  # seconds between two lines of progress, where there is no terminal to draw a bar on
-SOME_FAILED = 3
-
-
-@settings.expand_options
-def batch(
-    *,
-    images: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="IMAGES|DIR|GLOB|LIST.txt|COCO.json",
-            help="Images, folders, quoted patterns, lists with one path per line, or COCO files; their boxes are truth.",
-        ),
-    ],
-    model: options.Model,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="RUN", help="The run folder, new or to be resumed.")],
-    limit: Annotated[
-        int | None, typer.Option(metavar="N", help="Only the first N images; a later start without it does the rest.")
-    ] = None,
-    retry: Annotated[
-        int, typer.Option(metavar="K", help="Try failed images up to K times more, those of earlier starts as well.")
-    ] = 0,
-    pictures: Annotated[
-        bool,
-        typer.Option("--pictures", help="Also draw PNGs and a page per image; slow. Later: becausal report --picture."),
-    ] = False,
-    as_json: options.AsJson = False,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            rich_help_panel=_WHERE,
-            help="Worker processes, each with the model. Default: 1, this process; with --ray: as many as there is room.",
-        ),
-    ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            "--ray",
-            metavar="local|auto|ADDRESS",
-            rich_help_panel=_WHERE,
-            help="Ray workers: in a cluster of this machine's own, in the running one, or in that at an address.",
-        ),
-    ] = None,
-    gpus_per_worker: Annotated[
-        float, typer.Option(metavar="G", rich_help_panel=_WHERE, help="GPUs per Ray worker, as 1 or 0.5.")
-    ] = 0.0,
-    width: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            rich_help_panel=_WHERE,
-            help="Images side by side in each worker, to fill batches. Default: 1 on a CPU, as needed on a GPU.",
-        ),
-    ] = None,
-    request: settings.BatchRequest,
-    loading: settings.LoadingOptions,
-) -> None:
-    """Explain many images into a run folder: an index that can be queried, and each explanation's files.
-
-    Start the same command again and it goes on where it was, whatever ended it; other options are refused, but for where
-    it runs (workers, Ray, width, batch size, threads), how many (limit) and how often (retry). The answers are those of
-    `becausal explain` with the same seed. Ctrl-C finishes the images under way. Exit status: 0; 3 if some images
-    failed; 2 if the run could not go on; 130 if it was interrupted.
-
-    **Examples**
-
-    - `becausal batch photos/ --model net.onnx --preprocess imagenet --out run --workers 4`
-    - `becausal batch scenes/scenes.json --model bundled --out run --max-calls 500`
-    - `becausal batch list.txt --model torchvision:resnet50 --device cuda --ray auto --gpus-per-worker 1 --out run`
-    """
-    from becausal.batch.inputs import find_inputs
-    from becausal.batch.records import Job
-    from becausal.batch.store import Store
-
-    if width is None and loading.device == "cpu":
-        width = 1
-    spot = Spot(workers=workers, ray=ray, gpus=gpus_per_worker, width=width)
-    if limit is not None and limit < 1:
-        raise OptionError(f"--limit must be at least 1, not {limit}")
-    if retry < 0:
-        raise OptionError(f"--retry must be 0 or more, not {retry}")
-    inputs = find_inputs(images)
-    job = Job(
-        model=model,
-        loading=replace(loading, threads=loading.threads or spot.threads),
-        request=request,
-        categories=inputs.categories,
-        folder=str(Path.cwd()),
-        pictures=pictures,
-    )
-    store = Store(out, inputs, settings_of(job, inputs))
-    begun = time.monotonic()
-    try:
-        is_stopping = _run(store, job, spot, retry=retry, limit=limit, quiet=as_json)
-        counts, reasons = store.count(limit), store.reasons(limit)
-    finally:
-        store.close()
-    if as_json:
-        write_json({"run": str(out), **counts, "seconds": round(time.monotonic() - begun, 1), "reasons": dict(reasons)})
-    else:
-        _sum_up(out, counts, reasons, time.monotonic() - begun, is_stopping=is_stopping)
-    if is_stopping and counts["waiting"]:
-        raise typer.Exit(130)
-    if counts["failed"]:
-        raise typer.Exit(SOME_FAILED)
+SOME_FAILED = 3  # exit status
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spot:
-    """Where a run takes place; nothing here bears on the answers."""
+class Placement:
+    """Where a run takes place; the results do not depend on it.
 
-    workers: int | None = None
-    ray: str | None = None
-    gpus: float = 0.0
-    width: int | None = 1
+    Attributes:
+        workers: Number of worker processes; None for this process, or for as many as Ray has room for.
+        ray: Ray cluster to use; None for no Ray.
+        gpus: GPUs per Ray worker.
+        width: Images explained at the same time by each worker; None for as many as the device needs.
+    """
+
+    workers: int | None = option(
+        None,
+        "Number of worker processes, each with its own copy of the model. Default: 1, this process; "
+        "with --ray, as many as fit.",
+        metavar="N",
+    )
+    ray: str | None = option(
+        None,
+        "Use Ray workers: local starts a cluster on this machine, auto uses the running one, or give an address.",
+        metavar="local|auto|ADDRESS",
+    )
+    gpus: float = option(0.0, "GPUs per Ray worker, e.g. 1 or 0.5.", metavar="G", flag="--gpus-per-worker")
+    width: int | None = option(
+        None,
+        "Images explained at the same time by each worker, to fill batches. Default: 1 on a CPU, automatic on a GPU.",
+        metavar="N",
+    )
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
@@ -150,64 +61,143 @@ class Spot:
         if self.gpus < 0:
             raise OptionError(f"--gpus-per-worker must be 0 or more, not {self.gpus:g}")
         if self.gpus and self.ray is None:
-            raise OptionError("--gpus-per-worker is for Ray, which shares out GPUs: add --ray local, or leave it out")
+            raise OptionError("--gpus-per-worker is for Ray workers: add --ray local, or leave it out")
 
     @property
     def threads(self) -> int | None:
-        """CPU threads per worker, so that workers do not get in each other's way; None: as the model likes."""
+        """CPU threads per worker, so that workers share the cores; None for the model's own choice."""
         if self.ray is not None:
             return 1
         return max(1, (os.cpu_count() or 1) // self.workers) if self.workers and self.workers > 1 else None
 
-    def open_pool(self, job: "Job", check: "Check") -> "Pool":
-        """The workers for a job."""
+    def open_pool(self, job: "BatchJob", check: "ModelCheck") -> "WorkerPool":
+        """Start the workers for a job."""
         if self.ray is not None:
             from becausal.batch.ray import RayPool
 
             return RayPool(job, check, address=self.ray, workers=self.workers, gpus=self.gpus, width=self.width)
-        from becausal.batch.local import Processes, Single
+        from becausal.batch.local import InProcessPool, ProcessPool
 
         if self.workers is None or self.workers == 1:
-            return Single(job, check, width=self.width)
-        return Processes(job, check, workers=self.workers, width=self.width)
+            return InProcessPool(job, check, width=self.width)
+        return ProcessPool(job, check, workers=self.workers, width=self.width)
 
 
-def settings_of(job: "Job", inputs: "Inputs") -> dict[str, Any]:
-    """All that bears on the answers, by the names of the options: a run goes on with the same and nothing else."""
-    from becausal import __version__
-
-    loading = dict.fromkeys(vars(settings.Loading())) | job.loading.record()
-    return {
-        "model": job.model,
-        **job.request.record(),
-        **{name: value for name, value in loading.items() if name not in ("batch_size", "threads")},
-        "pictures": job.pictures,
-        "becausal": __version__,
-        "started in": job.folder if inputs.has_relative_paths else None,
-    }
+PlacementOptions = Annotated[
+    Placement,
+    options.OptionGroup(partial(options.build_record, Placement), options.options_of(Placement, "Where to run")),
+]
 
 
-def _run(store: "Store", job: "Job", spot: Spot, *, retry: int, limit: int | None, quiet: bool) -> bool:
-    """Explain what is left; says whether it was asked to stop."""
-    from becausal.batch.pace import Pace
+Images = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="IMAGES|DIR|GLOB|LIST.txt|COCO.json",
+        help="Image files, folders, quoted patterns, text files with one path per line, or COCO files, whose boxes are "
+        "used as ground truth.",
+    ),
+]
+RunFolder = Annotated[Path, typer.Option("--out", "-o", metavar="RUN", help="Run folder, new or to be resumed.")]
+Limit = Annotated[
+    int | None, typer.Option(metavar="N", help="Explain only the first N images; run again without it for the rest.")
+]
+Retry = Annotated[
+    int, typer.Option(metavar="K", help="Try failed images, including those of earlier starts, up to K more times.")
+]
+Render = Annotated[
+    bool,
+    typer.Option(
+        "--render",
+        help="Also render PNG figures and a report page for every image (slow). For one image, use becausal report --image.",
+    ),
+]
+
+
+@options.expand_options
+def batch(
+    *,
+    images: Images,
+    model: options.Model,
+    out: RunFolder,
+    limit: Limit = None,
+    retry: Retry = 0,
+    render: Render = False,
+    as_json: options.AsJson = False,
+    placement: PlacementOptions,
+    request: options.RequestOptions,
+    loading: options.LoadingOptions,
+) -> None:
+    """Explain many images into a run folder.
+
+    The folder has an SQLite index of all images and the files of each explanation. To resume a run, give the same
+    command again; only --limit, --retry, --batch-size, --threads and the options under "Where to run" may change. Press
+    Ctrl-C to finish the images in progress and stop. Exit status: 0 if all images were explained, 3 if some failed, 2 if
+    the run failed, 130 if it was interrupted.
+
+    **Examples**
+
+    - `becausal batch photos/ --model net.onnx --preprocess imagenet --out run --workers 4`
+    - `becausal batch scenes/scenes.json --model bundled --out run --max-calls 500`
+    - `becausal batch list.txt --model torchvision:resnet50 --device cuda --ray auto --gpus-per-worker 1 --out run`
+    """
+    from becausal.batch.inputs import find_inputs
+    from becausal.batch.records import BatchJob
+    from becausal.batch.settings import settings_of
+    from becausal.batch.store import BatchStore
+
+    if limit is not None and limit < 1:
+        raise OptionError(f"--limit must be at least 1, not {limit}")
+    if retry < 0:
+        raise OptionError(f"--retry must be 0 or more, not {retry}")
+    if placement.width is None and loading.device == "cpu":
+        placement = replace(placement, width=1)
+    inputs = find_inputs(images)
+    loading = replace(loading, threads=loading.threads or placement.threads)
+    job = BatchJob(
+        model=model, loading=loading, request=request, categories=inputs.categories, folder=str(Path.cwd()), render=render
+    )
+    with closing(BatchStore(out, inputs, settings_of(job, inputs))) as store:
+        started = time.monotonic()
+        is_stopping = run_images(store, job, placement, retry=retry, limit=limit, quiet=as_json)
+        counts, reasons = store.count(limit), store.reasons(limit)
+    seconds = time.monotonic() - started
+    if as_json:
+        write_json({"run": str(out), **counts, "seconds": round(seconds, 1), "reasons": dict(reasons)})
+    else:
+        print_counts(out, counts, reasons, seconds, is_stopping=is_stopping)
+    if is_stopping and counts["waiting"]:
+        raise typer.Exit(130)
+    if counts["failed"]:
+        raise typer.Exit(SOME_FAILED)
+
+
+def run_images(
+    store: "BatchStore", job: "BatchJob", placement: Placement, *, retry: int, limit: int | None, quiet: bool
+) -> bool:
+    """Explain the images that are left; returns whether the run was interrupted."""
+    from becausal.batch.progress import ProgressMeter
     from becausal.batch.run import run_batch
 
     counts = store.count(limit)
     if not counts["waiting"] and not (retry and counts["failed"]):
         return False
-    options.check_device(job.loading.device)
-    pool = spot.open_pool(job, store.agree)
-    pace = Pace(sum(counts.values()), sum(counts.values()) - counts["waiting"])
-    try:
-        with Stopper() as stopper, Board(pace, quiet=quiet) as board:  # now: Ray has set handlers of its own
-            run_batch(store, pool, retry=retry, limit=limit, watch=board, is_stopping=lambda: stopper.is_stopping)
-        return stopper.is_stopping
-    finally:
-        pool.close()
+    meter = ProgressMeter(sum(counts.values()), sum(counts.values()) - counts["waiting"])
+    message = "finishing the images in progress; press Ctrl-C again to discard them"
+    with (
+        closing(placement.open_pool(job, store.check_model)) as pool,
+        InterruptHandler(message, signal.SIGINT, signal.SIGTERM) as interrupts,  # after Ray, which sets its own handlers
+        ProgressBar(quiet=quiet, has_log=True) as bar,
+    ):
+        progress = BatchProgress(bar, meter)
+        run_batch(store, pool, retry=retry, limit=limit, on_event=progress, is_stopping=lambda: interrupts.is_stopping)
+    return interrupts.is_stopping
 
 
-def _sum_up(out: Path, counts: dict[str, int], reasons: list[tuple[str, int]], seconds: float, *, is_stopping: bool) -> None:
-    from becausal.batch.pace import say_duration
+def print_counts(
+    out: Path, counts: dict[str, int], reasons: list[tuple[str, int]], seconds: float, *, is_stopping: bool
+) -> None:
+    """Print how many images were explained, why others failed, and what to do next."""
+    from becausal.batch.progress import format_duration
 
     facts: list[tuple[str, Any]] = [("explained", f"{counts['done']:,}")]
     if counts["failed"]:
@@ -216,80 +206,8 @@ def _sum_up(out: Path, counts: dict[str, int], reasons: list[tuple[str, int]], s
         if len(reasons) > 5:
             facts.append(("", f"and {len(reasons) - 5:,} other reasons: SELECT error, count(*) FROM images GROUP BY error"))
     if counts["waiting"]:
-        facts.append(("waiting", f"{counts['waiting']:,}; the same command goes on with them"))
-    facts += [("this start", say_duration(seconds)), ("next", f"becausal report {out}")]
+        facts.append(("waiting", f"{counts['waiting']:,}; run the same command again to continue"))
+    facts += [("this start", format_duration(seconds)), ("next", f"becausal report {out}")]
     console = open_console()
     console.print(f"{out}: {'stopped' if is_stopping and counts['waiting'] else 'complete'}")
     print_facts(console, facts)
-
-
-class Stopper(AbstractContextManager["Stopper"]):
-    """Turns the first Ctrl-C, or SIGTERM, into a wish to stop after the images under way; the second one is obeyed."""
-
-    def __init__(self) -> None:
-        self.is_stopping = False
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> "Stopper":
-        if threading.current_thread() is threading.main_thread():  # the only one that may handle signals
-            self._before = {n: signal.signal(n, self._stop) for n in (signal.SIGINT, signal.SIGTERM)}
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _stop(self, number: int, frame: FrameType | None) -> None:
-        if self.is_stopping:
-            raise KeyboardInterrupt
-        self.is_stopping = True
-        complain("finishing the images under way; Ctrl-C again to drop them", kind="stopping")
-
-
-class Board(AbstractContextManager["Board"]):
-    """Progress on stderr: a bar on a terminal, else a line now and then; the first few failures as they come."""
-
-    def __init__(self, pace: "Pace", *, quiet: bool) -> None:
-        self._pace, self._quiet = pace, quiet
-        self._failures = 0
-        self._bar = None if quiet else _make_bar()
-        self._task: Any = None
-        self._spoken = time.monotonic()
-
-    def __enter__(self) -> "Board":
-        if self._bar is not None:
-            self._task = self._bar.add_task("", total=self._pace.total, completed=self._pace.done, said="starting")
-            self._bar.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def __call__(self, event: "Event") -> None:
-        """Take note of an image that was dealt with."""
-        from becausal.batch.pace import say_pace
-
-        self._pace.step()
-        if event.error is not None:
-            self._failures += 1
-        if self._quiet:
-            return
-        said = say_pace(self._pace) + (f", {self._failures:,} failed" if self._failures else "")
-        if self._bar is not None:
-            self._bar.update(self._task, completed=self._pace.done, said=said)
-        elif time.monotonic() - self._spoken >= LINES_EVERY:
-            self._spoken = time.monotonic()
-            print(f"becausal: {said}", file=sys.stderr, flush=True)
-
-
-def _make_bar() -> Any:
-    """A bar on stderr; None where that is no terminal."""
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    console = open_console(stderr=True)
-    if not console.is_terminal:
-        return None
-    return Progress(
-        BarColumn(bar_width=30), TextColumn("{task.fields[said]}", markup=False), console=console, transient=True
-    )

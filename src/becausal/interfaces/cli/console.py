@@ -1,10 +1,14 @@
-"""What the command line writes: errors in one line, tables, JSON, and the summary of an explanation."""
+"""Output of the command line: one-line errors, tables, JSON, and the summary of an explanation."""
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from becausal.core.errors import OutputError
+from becausal.core.text import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,29 +20,24 @@ _STYLES = {True: "green", False: "yellow", None: ""}
 
 
 def complain(message: str, *, kind: str = "error") -> None:
-    """One line on stderr, whatever the message holds."""
+    """Print a message as one line on stderr."""
     print(f"becausal: {kind}: {one_line(message)}", file=sys.stderr, flush=True)
 
 
-def one_line(text: str) -> str:
-    """The text without line breaks, control characters and runs of blanks."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
-
-
 def write_json(value: Any) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document on stdout."""
     print(json.dumps(value, indent=2, allow_nan=False), flush=True)
 
 
 def open_console(*, stderr: bool = False) -> "Console":
-    """A console that colours words on a terminal and writes plain text everywhere else."""
+    """Make a console that uses colours on a terminal and writes plain text everywhere else."""
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False, soft_wrap=True, markup=False)
 
 
 def print_table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """A plain table, first column bold; whatever a cell holds is written as it is."""
+    """Print a plain table with a bold first column; cells are printed as they are, without markup."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -50,53 +49,68 @@ def print_table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> No
         table.add_row(*(Text(one_line(cell)) for cell in row))
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
-        console.width = max(console.width, 160)  # in a file or a pipe nothing need be folded
+        console.width = max(console.width, 160)  # lines in a file or a pipe need not be wrapped
     console.print(table)
 
 
 def print_facts(console: "Console", facts: "list[tuple[str, str | Text]]") -> None:
-    """Indented lines of a name and what there is to say."""
+    """Print indented lines of a name and a text."""
     from rich.text import Text
 
     width = max(len(name) for name, _ in facts)
-    for name, said in facts:
+    for name, text in facts:
         line = Text(f"  {name:<{width}}  ", style="dim")
-        line.append_text(said if isinstance(said, Text) else Text(one_line(said), style="not dim"))
+        line.append_text(text if isinstance(text, Text) else Text(one_line(text), style="not dim"))
         console.print(line)
 
 
 def print_summary(explanation: "Explanation", folder: Path) -> None:
-    """What was found, checked and spent, and where the files are; the checks are those of the first explanation."""
+    """Print what was found, the checks of the first explanation, the cost, and where the files are."""
     from rich.text import Text
 
     from becausal.render.wording import (
-        say_checks,
-        say_confidence,
-        say_count,
-        say_extent,
-        say_further,
-        say_money,
-        say_stopped,
+        describe_checks,
+        describe_extent,
+        describe_others,
+        describe_price,
+        describe_stop,
+        format_confidence,
+        format_count,
     )
 
     console = open_console()
     origin = explanation.origin
     head = Text(one_line(explanation.label), style="bold magenta")
-    head.append(f" {say_confidence(explanation.confidence)}".rstrip(), style="not bold")
+    head.append(f" {format_confidence(explanation.confidence)}".rstrip(), style="not bold")
     head.append(f"  {one_line(origin.image)}", style="not bold default")
     console.print(head)
-    facts: list[tuple[str, str | Text]] = [("explanation", say_extent(explanation))]
-    checks = [check for check in say_checks(explanation) if check.name != "pieces"]
+    facts: list[tuple[str, str | Text]] = [("explanation", describe_extent(explanation))]
+    checks = [check for check in describe_checks(explanation) if check.name != "pieces"]
     width = max(len(check.answer) for check in checks)
     for check in checks:
-        said = Text(f"{check.answer:<{width}}", style=f"not dim {_STYLES[check.holds]}".strip())
-        facts.append((check.name, said.append(f"  {check.meaning}", style="dim default")))
-    facts += [(f"explanation {number}", said) for number, said in enumerate(say_further(explanation), start=2)]
-    spent = [say_count(explanation.calls, "call"), say_money(explanation), f"{explanation.seconds:.1f} s"]
+        answer = Text(f"{check.answer:<{width}}", style=f"not dim {_STYLES[check.holds]}".strip())
+        facts.append((check.name, answer.append(f"  {check.meaning}", style="dim default")))
+    facts += [(f"explanation {number}", text) for number, text in enumerate(describe_others(explanation), start=2)]
+    spent = [format_count(explanation.calls, "call"), describe_price(explanation), f"{explanation.seconds:.1f} s"]
     cost = ", ".join([*filter(None, spent), f"method {origin.method}"])
     facts += [("cost", cost), ("files", f"{folder}/  (open report.html)")]
     facts += [("note", note) for note in explanation.notes]
-    if stopped := say_stopped(explanation):
+    if stopped := describe_stop(explanation):
         facts.append(("cut short", Text(stopped, style="not dim bold yellow")))
     print_facts(console, facts)
     console.print()
+
+
+def check_writable(out: Path) -> None:
+    """Check that a folder exists or can be made, before any model call; nothing is written.
+
+    Raises:
+        OutputError: It cannot be written to.
+    """
+    place = out.absolute()
+    while not os.path.lexists(place):
+        place = place.parent
+    if not place.is_dir():
+        raise OutputError(f"cannot write to {out}: {place} is not a folder")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise OutputError(f"cannot write to {out}: no permission in {place}")

@@ -1,110 +1,91 @@
-"""`becausal data`: fetch the published sets, or make sets of one's own images."""
+"""`becausal data`: download the published datasets, or make datasets from images of your own."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from becausal.core.errors import OptionError
-from becausal.interfaces.cli import options, settings
-from becausal.interfaces.cli.console import open_console, print_facts
-from becausal.interfaces.cli.explain import check_writable
+from becausal.interfaces.cli import options
+from becausal.interfaces.cli.console import check_writable, open_console, print_facts
+from becausal.interfaces.cli.help import add_command, make_group
+from becausal.interfaces.cli.progress import ProgressBar
 from becausal.models import open_model
 
 if TYPE_CHECKING:
-    from becausal.bench.planting import Made
+    from becausal.bench.planting import CreatedDataset
 
-app = typer.Typer(
-    no_args_is_help=False, rich_markup_mode="markdown", help="Fetch or make sets of images for the benches.",
-    invoke_without_command=True,
-)  # fmt: skip
-make_app = typer.Typer(
-    no_args_is_help=False, rich_markup_mode="markdown", help="Make a set of your own images.", invoke_without_command=True
-)
-app.add_typer(make_app, name="make")
-
-Images = Annotated[Path, typer.Option("--images", metavar="DIR", help="A folder of images.")]
-Out = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Where to write; a new or empty folder.")]
-Seed = Annotated[int, typer.Option(metavar="S", help="Same seed, same images.")]
+Images = Annotated[Path, typer.Option("--images", metavar="DIR", help="Folder of images to start from.")]
+Out = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder to write to, new or empty.")]
+Seed = Annotated[int, typer.Option(metavar="S", help="Random seed. Same seed, same images.")]
 
 
-@app.callback()
-def start(context: typer.Context) -> None:
-    """Fetch or make sets of images for the benches."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-        raise typer.Exit
-
-
-@make_app.callback()
-def start_make(context: typer.Context) -> None:
-    """Make a set of your own images."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-        raise typer.Exit
-
-
-@app.command("get")
 def get(
-    name: Annotated[str, typer.Argument(metavar="photobombing|roaming-panda", help="Which set.")],
+    name: Annotated[str, typer.Argument(metavar="photobombing|roaming-panda", help="Dataset to download.")],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Where to put it. Default: data/NAME.")
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="Folder to write to. Default: data/NAME.")
     ] = None,
     address: Annotated[
-        str | None, typer.Option("--from", metavar="URL", help="A mirror with the same folders. Default: the authors'.")
+        str | None,
+        typer.Option("--from", metavar="URL", help="Mirror with the same folders. Default: the authors' repository."),
     ] = None,
 ) -> None:
-    """Download a published set from its authors' repository and check it.
+    """Download a published dataset from its authors' repository and check it.
 
-    The pixels come from ImageNet and are for research. What is there already is not fetched again, so a broken download
-    is gone on with by the same command.
+    The images come from ImageNet and are for research. To continue an interrupted download, run the same command again:
+    files that are already there are not downloaded again.
 
     **Examples**
 
     - `becausal data get photobombing`
     - `becausal data get roaming-panda --out sets/panda`
     """
-    from becausal.bench.fetching import SETS, get_set
+    from becausal.bench.fetching import SETS, fetch_dataset
 
-    if name not in SETS:
-        raise OptionError(f"unknown set {name!r}: take one of {', '.join(SETS)}")
     folder = out or Path("data") / name
     check_writable(folder)
-    with _bar(f"fetching {name}") as watch:
-        get_set(name, folder, address=address, watch=watch)
+    with ProgressBar(f"downloading {name}", has_time_left=True) as bar:
+        fetch_dataset(name, folder, address=address, watch=bar.update)
     open_console().print(f"{SETS[name].files:,} files, checked, in {folder}/  (becausal bench {name} --data {folder} …)")
 
 
-@make_app.command("photobombing")
-@settings.expand_options
+@options.expand_options
 def photobombing(
     *,
     images: Images,
     model: options.Model,
     out: Out,
     shapes: Annotated[
-        str, typer.Option(metavar="A,B", help="Of rectangle, box, ellipse, disk; one is drawn each time.")
+        str, typer.Option(metavar="A,B", help="Shapes to draw from: rectangle, box, ellipse, disk.")
     ] = "rectangle,box,ellipse,disk",
     paint: Annotated[
         str,
-        typer.Option(metavar="COLOUR|texture|cutout", help="black, any fill's colour as #ff8800, texture, or cutout."),
+        typer.Option(
+            metavar="COLOUR|texture|cutout",
+            help="What fills the shapes: a colour such as black or '#ff8800', a pattern, or a piece of another image.",
+        ),
     ] = "black",
     cutouts: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Images to cut pieces from; transparency gives the outline. Default: --images."),
+        typer.Option(
+            metavar="DIR",
+            help="Images to cut pieces from with --paint cutout; transparency gives the outline. Default: --images.",
+        ),
     ] = None,
-    area: Annotated[str, typer.Option(metavar="LOW:HIGH", help="Least and largest share of the image.")] = "0.02:0.15",
+    area: Annotated[
+        str, typer.Option(metavar="LOW:HIGH", help="Smallest and largest share of the image to cover.")
+    ] = "0.02:0.15",
     boxes: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Lines name x0 y0 x1 y1: the middle then lies on the object.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Object boxes, lines of `name x0 y0 x1 y1`: shapes are centred on the object."),
     ] = None,
     seed: Seed = 0,
-    loading: settings.ShortLoading,
+    loading: options.LoadingOptions,
 ) -> None:
-    """Plant photobombers into images and keep those whose label the model still gives.
+    """Draw photobombers into images and keep the images whose label does not change.
 
-    Writes the layout of the published set, and masks/ with every planted pixel; `becausal bench photobombing` reads it.
+    The folder has the layout of the published dataset, plus masks/ with the ground truth. Use it with
+    `becausal bench photobombing`.
 
     **Examples**
 
@@ -113,36 +94,34 @@ def photobombing(
     """
     from becausal.bench.planting import Planting, make_photobombs
 
-    planting = Planting(
-        shapes=tuple(part.strip() for part in shapes.split(",") if part.strip()),
-        paint=paint,
-        area=parse_area(area),
-        seed=seed,
-    )
+    names = tuple(part.strip() for part in shapes.split(",") if part.strip())
+    planting = Planting(shapes=names, paint=paint, area=parse_area(area), seed=seed)
     _check_folder(images)
     check_writable(out)
     classifier = open_model(model, loading)
-    with _bar("planting") as watch:
-        made = make_photobombs(images, classifier, out, planting, cutouts=cutouts, boxes=boxes, watch=watch)
+    with ProgressBar("drawing", has_time_left=True) as bar:
+        made = make_photobombs(images, classifier, out, planting, cutouts=cutouts, boxes=boxes, watch=bar.update)
     _print_made(made, f"becausal bench photobombing --data {out} …")
 
 
-@make_app.command("roaming")
-@settings.expand_options
+@options.expand_options
 def roaming(
     *,
-    thing: Annotated[Path, typer.Option("--object", metavar="PNG", help="The object, an image with transparency.")],
+    thing: Annotated[Path, typer.Option("--object", metavar="PNG", help="Image of the object, with transparency.")],
     images: Images,
     model: options.Model,
     out: Out,
     label: Annotated[
-        str | None, typer.Option(metavar="LABEL|ID", help="What it is. Default: what the model says of it alone.")
+        str | None,
+        typer.Option(metavar="LABEL|ID", help="Label of the object. Default: the model's top label for it."),
     ] = None,
-    size: Annotated[float, typer.Option(metavar="SHARE", help="Its width, as a share of the image's short side.")] = 0.44,
+    size: Annotated[
+        float, typer.Option(metavar="SHARE", help="Width of the object, as a share of the image's short side.")
+    ] = 0.44,
     seed: Seed = 0,
-    loading: settings.ShortLoading,
+    loading: options.LoadingOptions,
 ) -> None:
-    """Paste an object somewhere on each image and keep those on which the model sees it.
+    """Paste an object at a random place into each image and keep the images that get its label.
 
     **Examples**
 
@@ -153,9 +132,17 @@ def roaming(
     _check_folder(images)
     check_writable(out)
     classifier = open_model(model, loading)
-    with _bar("pasting") as watch:
-        made = make_roaming(thing, images, classifier, out, label=label, size=size, seed=seed, watch=watch)
+    with ProgressBar("pasting", has_time_left=True) as bar:
+        made = make_roaming(thing, images, classifier, out, label=label, size=size, seed=seed, watch=bar.update)
     _print_made(made, f"becausal bench roaming-panda --data {out} …")
+
+
+app = make_group("Download or make datasets for `becausal bench`.")
+make_app = make_group("Make a dataset from images of your own.")
+app.add_typer(make_app, name="make")
+add_command(app, "get", get)
+add_command(make_app, "photobombing", photobombing)
+add_command(make_app, "roaming", roaming)
 
 
 def parse_area(text: str) -> tuple[float, float]:
@@ -165,7 +152,7 @@ def parse_area(text: str) -> tuple[float, float]:
     except ValueError:
         parts = []
     if len(parts) not in (1, 2):
-        raise OptionError(f"an area is a share of the image, or a range as 0.02:0.15, not {text!r}")
+        raise OptionError(f"an area is a share of the image or a range such as 0.02:0.15, not {text!r}")
     return parts[0], parts[-1]
 
 
@@ -174,17 +161,8 @@ def _check_folder(images: Path) -> None:
         raise OptionError(f"there is no folder {images}")
 
 
-def _print_made(made: "Made", following: str) -> None:
+def _print_made(made: "CreatedDataset", next_command: str) -> None:
     console = open_console()
     console.print(f"{made.count:,} images in {made.folder}/")
     facts = [("left out", f"{count:,}: {reason}") for reason, count in made.left_out.items()]
-    print_facts(console, [*facts, ("then", following)])
-
-
-@contextmanager
-def _bar(title: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr where that is a terminal; what it gives takes (done, in all)."""
-    from becausal.interfaces.cli.bench import open_bar
-
-    with open_bar(title) as move:
-        yield lambda done, total: move(done, total, "")
+    print_facts(console, [*facts, ("next", next_command)])

@@ -1,16 +1,16 @@
-"""`becausal explain`: why does the model give these images their labels?"""
+"""`becausal explain`: explain why a model gives images their labels."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from becausal.core.errors import NetworkError, OutputError
-from becausal.interfaces.cli import options, settings
-from becausal.interfaces.cli.console import complain, one_line, print_summary, write_json
-from becausal.interfaces.cli.progress import Watch
+from becausal.core.errors import NetworkError
+from becausal.core.text import one_line
+from becausal.interfaces.cli import options
+from becausal.interfaces.cli.console import check_writable, complain, print_summary, write_json
+from becausal.interfaces.cli.progress import watch_searches
 from becausal.models import open_model
 
 if TYPE_CHECKING:
@@ -19,103 +19,110 @@ if TYPE_CHECKING:
     from becausal.core.contracts import Classifier
 
 
-@settings.expand_options
+@options.expand_options
 def explain(
     *,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="Images, or .npy signals and volumes.")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="Image files, or .npy signals and volumes.")],
     model: options.Model,
     out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="DIR", help="Where to write; one folder per image inside.")
+        Path, typer.Option("--out", "-o", metavar="DIR", help="Folder to write to; each image gets its own folder in it.")
     ] = options.DEFAULT_OUT,
     as_json: options.AsJson = False,
-    request: settings.RequestOptions,
-    loading: settings.LoadingOptions,
+    request: options.RequestOptions,
+    loading: options.LoadingOptions,
 ) -> None:
     """Explain why a model gives images their labels.
 
-    Finds a small set of pixels that alone is enough for the label, checks it, and writes per image: explanation.json,
-    arrays.npz, explanation.png, heatmap.png and report.html. Ctrl-C gives the best so far; so does a model that fails.
+    Finds a small set of pixels that alone is enough for the label and checks it. For each image, writes
+    explanation.json, arrays.npz, explanation.png, heatmap.png and report.html. Press Ctrl-C to stop early and keep the
+    best result so far.
 
     **Examples**
 
-    - `becausal explain cat.jpg --model bundled`
+    - `becausal explain photo.jpg --model bundled`
     - `becausal explain *.jpg --model net.onnx --labels names.txt --preprocess imagenet --resize 256`
     - `becausal explain scan.npy --model python:mine.py:predict --fill mean --fill blur --max-calls 2000`
     - `becausal explain dog.jpg --model hf:google/vit-base-patch16-224 --target wolf --against husky --json`
     """
     check_writable(out)
-    run = Run(open_model(model, loading), request, choose_folders(images, out), as_json)
-    entries = run.entries()
+    results = ResultWriter(choose_folders(images, out), as_json=as_json)
+    entries = explain_images(open_model(model, loading), request, results)
     if as_json:
         write_json(entries)
-    if run.is_stopping:
+    if results.is_stopping:
         raise typer.Exit(130)
-    if run.has_failed:
+    if results.has_failed:
         raise typer.Exit(2)
 
 
-class Run:
-    """The images of one command, side by side where that is faster; a bad one does not keep the others from going."""
+class ResultWriter:
+    """Saves the result of each image into its folder, prints it, and keeps track of failures.
 
-    def __init__(self, model: "Classifier", request: "Request", folders: list[tuple[Path, Path]], as_json: bool) -> None:
+    folders: each image and the folder for its files. as_json: print errors only.
+    """
+
+    def __init__(self, folders: list[tuple[Path, Path]], *, as_json: bool) -> None:
+        self.folders = folders
+        self.as_json = as_json
         self.is_stopping = False
         self.has_failed = False
-        self._model = model
-        self._request = request
-        self._folders = folders
-        self._as_json = as_json
 
-    def entries(self) -> list[dict[str, Any]]:
-        """What `--json` says of each image, once it is explained, saved and summed up on the terminal; in their order."""
-        from becausal.api import explain_numbered
-
-        images = [image for image, _ in self._folders]
-        entries: dict[int, dict[str, Any]] = {}
-        title = images[0].name if len(images) == 1 else f"{len(images)} images"
-        with Watch(title=title, quiet=self._as_json, count=len(images)) as watch:
-            try:
-                for number, answer in explain_numbered(images, self._model, request=self._request, progress=watch):
-                    with watch.aside():
-                        entries[number] = self._entry(number, answer)
-            except KeyboardInterrupt:
-                if not entries:
-                    raise
-                self.is_stopping = True
-            except NetworkError as error:
-                if not entries:
-                    raise
-                self.has_failed = True
-                if left := len(images) - len(entries):  # what is wrong with the others was said with them
-                    complain(f"{left} of {len(images)} images not begun: {error}")
-        self.is_stopping |= watch.is_stopping
-        return [entries[number] for number in sorted(entries)]
-
-    def _entry(self, number: int, answer: "Explanation | Failure") -> dict[str, Any]:
+    def write(self, number: int, result: "Explanation | Failure") -> dict[str, Any]:
+        """Save and print the result of an image; returns what `--json` prints about it."""
         from becausal.api import Failure, find_failure
 
-        image, folder = self._folders[number]
-        if isinstance(answer, Failure):
-            return {"image": str(image), "error": self._complain(image, str(answer.error))}
-        saved = answer.save(folder)
-        if answer.stopped_by == "interrupt":
+        image, folder = self.folders[number]
+        if isinstance(result, Failure):
+            return {"image": str(image), "error": self._report_failure(image, str(result.error))}
+        saved = result.save(folder)
+        if result.stopped_by == "interrupt":
             self.is_stopping = True
-        if not self._as_json:
-            print_summary(answer, saved)
-        entry = answer.summary() | {"folder": str(saved)}
-        failure = find_failure(answer)
-        return entry if failure is None else entry | {"error": self._complain(image, failure)}
+        if not self.as_json:
+            print_summary(result, saved)
+        entry = result.summary() | {"folder": str(saved)}
+        failure = find_failure(result)
+        return entry if failure is None else entry | {"error": self._report_failure(image, failure)}
 
-    def _complain(self, image: Path, error: str) -> str:
-        """Say what went wrong with an image, and with which where that is not clear; the message alone."""
+    def _report_failure(self, image: Path, error: str) -> str:
+        """Print an error, with the image's name if the error does not mention it; returns the error as one line."""
         self.has_failed = True
         message = one_line(error)
-        is_clear = len(self._folders) == 1 or image.name in message
+        is_clear = len(self.folders) == 1 or image.name in message
         complain(message if is_clear else f"{image}: {message}")
         return message
 
 
+def explain_images(model: "Classifier", request: "Request", results: ResultWriter) -> list[dict[str, Any]]:
+    """Explain the images, several at a time if that is faster; returns what `--json` prints, in their order.
+
+    An image that cannot be explained does not keep the others from being explained.
+    """
+    from becausal.api import explain_numbered
+
+    images = [image for image, _ in results.folders]
+    entries: dict[int, dict[str, Any]] = {}
+    title = images[0].name if len(images) == 1 else f"{len(images)} images"
+    with watch_searches(title=title, quiet=results.as_json, count=len(images)) as progress:
+        try:
+            for number, result in explain_numbered(images, model, request=request, progress=progress):
+                with progress.paused():
+                    entries[number] = results.write(number, result)
+        except KeyboardInterrupt:
+            if not entries:
+                raise
+            results.is_stopping = True
+        except NetworkError as error:
+            if not entries:
+                raise
+            results.has_failed = True
+            if left := len(images) - len(entries):  # the errors of the other images are printed already
+                complain(f"{left} of {len(images)} images not started: {error}")
+    results.is_stopping |= progress.is_stopping
+    return [entries[number] for number in sorted(entries)]
+
+
 def choose_folders(images: Sequence[Path], out: Path) -> list[tuple[Path, Path]]:
-    """Each image with its own folder: its name without the ending, and -2, -3, … where that is taken."""
+    """Each image with its own folder: its name without the suffix, and -2, -3, … if that is taken."""
     taken: set[str] = set()
     chosen = []
     for image in images:
@@ -125,14 +132,3 @@ def choose_folders(images: Sequence[Path], out: Path) -> list[tuple[Path, Path]]
         taken.add(unique.casefold())
         chosen.append((image, out / unique))
     return chosen
-
-
-def check_writable(out: Path) -> None:
-    """Refuse a folder that cannot be written to before anything is spent; nothing is made yet."""
-    place = out.absolute()
-    while not os.path.lexists(place):
-        place = place.parent
-    if not place.is_dir():
-        raise OutputError(f"cannot write to {out}: {place} is no folder")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise OutputError(f"cannot write to {out}: no permission in {place}")

@@ -1,16 +1,14 @@
-"""`becausal inspect`, `models` and `methods`: what there is, and how it will be used."""
+"""`becausal inspect`, `models` and `methods`: how a model is used, and which models and methods there are."""
 
 import math
-from dataclasses import MISSING, fields
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from becausal.core.errors import OptionError
-from becausal.interfaces.cli import options, settings
-from becausal.interfaces.cli.console import one_line, open_console, print_facts, print_table, write_json
+from becausal.core.text import one_line
+from becausal.interfaces.cli import options
+from becausal.interfaces.cli.console import open_console, print_facts, print_table, write_json
 from becausal.models import open_model
 
 if TYPE_CHECKING:
@@ -23,17 +21,18 @@ _OUTPUTS = {
 }
 
 
-@settings.expand_options
+@options.expand_options
 def inspect(
     *,
     model: Annotated[str, typer.Argument(metavar="MODEL", help=options.SPEC_HELP)],
-    image: Annotated[Path | None, typer.Argument(metavar="[IMAGE]", help="An image to classify.")] = None,
+    image: Annotated[Path | None, typer.Argument(metavar="IMAGE", help="An image to classify.")] = None,
     as_json: options.AsJson = False,
-    loading: settings.LoadingOptions,
+    loading: options.LoadingOptions,
 ) -> None:
-    """Show how a model will be read, and what it says of an image.
+    """Show how a model is used, and how it classifies an image.
 
-    Do this first with a model of your own: if the top 5 look wrong, so do explanations.
+    Do this first with a model of your own. If the top 5 labels are wrong, the normalisation, the resizing or the labels
+    are probably wrong, and explanations would be too.
 
     **Examples**
 
@@ -44,28 +43,28 @@ def inspect(
 
     classifier = open_model(model, loading)
     top = classify(image, classifier) if image is not None else None
-    info = classifier.info  # after the image: some models show only then what they return
+    info = classifier.info  # read after the image: some models reveal only then what they return
     if as_json:
         write_json(describe(info) | ({} if top is None else {"image": str(image), "top": [_entry(*t) for t in top]}))
         return
     console = open_console()
-    print_facts(console, facts_of(info))
+    print_facts(console, list_facts(info))
     if top is not None:
         console.print(f"\n  {one_line(str(image))}")
-        for number, name, confidence in top:
-            said = "      " if math.isnan(confidence) else f"{confidence:.4f}"
-            console.print(f"    {said}  {one_line(name)} ({number})")
+        for label_id, name, confidence in top:
+            score = "      " if math.isnan(confidence) else f"{confidence:.4f}"
+            console.print(f"    {score}  {one_line(name)} ({label_id})")
 
 
-def facts_of(info: "ModelInfo") -> "list[tuple[str, Any]]":
-    """What a person wants to know of a model."""
+def list_facts(info: "ModelInfo") -> "list[tuple[str, Any]]":
+    """What is printed about a model, as names and texts."""
     facts = [
         ("model", f"{info.spec} ({info.kind}, on {info.device})"),
         ("inputs", info.inputs or "unknown"),
         ("outputs", info.outputs or "unknown"),
         ("geometry", str(info.geometry) if info.geometry else "images and arrays as they are"),
-        ("numbers", info.numbers),
-        ("read as", _OUTPUTS[info.output]),
+        ("normalisation", info.normalisation),
+        ("returns", _OUTPUTS[info.output]),
         ("labels", f"{len(info.labels)} names" if info.labels else "no names, numbers only"),
         ("sha256", info.sha256 or "no file"),
     ]
@@ -73,7 +72,7 @@ def facts_of(info: "ModelInfo") -> "list[tuple[str, Any]]":
 
 
 def describe(info: "ModelInfo") -> dict[str, Any]:
-    """The same for machines."""
+    """What `--json` prints about a model."""
     return {
         "model": info.spec,
         "kind": info.kind,
@@ -82,7 +81,7 @@ def describe(info: "ModelInfo") -> dict[str, Any]:
         "outputs": info.outputs,
         "geometry": str(info.geometry) if info.geometry else None,
         "grid": list(info.geometry.grid) if info.geometry else None,
-        "numbers": info.numbers,
+        "normalisation": info.normalisation,
         "output": info.output,
         "labels": len(info.labels) if info.labels else 0,
         "sha256": info.sha256,
@@ -90,12 +89,12 @@ def describe(info: "ModelInfo") -> dict[str, Any]:
     }
 
 
-def _entry(number: int, name: str, confidence: float) -> dict[str, Any]:
-    return {"label_id": number, "label": name, "confidence": None if math.isnan(confidence) else confidence}
+def _entry(label_id: int, name: str, confidence: float) -> dict[str, Any]:
+    return {"label_id": label_id, "label": name, "confidence": None if math.isnan(confidence) else confidence}
 
 
 def models(as_json: options.AsJson = False) -> None:
-    """List the kinds of model that can be asked, and how each is written.
+    """List the kinds of model, and how each is written after --model.
 
     **Examples**
 
@@ -113,17 +112,17 @@ def models(as_json: options.AsJson = False) -> None:
         )
         return
     rows = [
-        (kind.form, kind.description, f"pip install 'becausal[{kind.extra}]'" if kind.extra else "nothing more")
+        (kind.form, kind.description, f"pip install 'becausal[{kind.extra}]'" if kind.extra else "nothing else")
         for kind in KINDS.values()
     ]
-    print_table(("spec", "what it is", "needs"), rows)
+    print_table(("spec", "description", "needs"), rows)
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show the options of this method.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Show the options of this method.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """List the methods, or the options of one of them.
+    """List the methods, or the options of one method.
 
     **Examples**
 
@@ -133,41 +132,21 @@ def methods(
     """
     from becausal.methods import METHODS
 
-    if name is not None and name not in METHODS:
-        raise OptionError(f"unknown method {name!r}: take one of {', '.join(METHODS)}")
     if name is not None:
         _show_options(name, as_json=as_json)
     elif as_json:
         write_json([{"name": n, "needs": m.needs, "summary": m.summary} for n, m in METHODS.items()])
     else:
-        print_table(("method", "needs", "what it does"), [(n, m.needs, m.summary) for n, m in METHODS.items()])
+        print_table(("method", "needs", "description"), [(n, m.needs, m.summary) for n, m in METHODS.items()])
 
 
 def _show_options(name: str, *, as_json: bool) -> None:
-    from becausal.methods import METHODS
+    from becausal.methods import METHODS, list_options
 
-    method = METHODS[name]
-    kind: Any = getattr(import_module(method.module), method.class_name)
-    rows = [(f.name, None if f.default is MISSING else f.default, _meaning(kind, f.name)) for f in fields(kind)]
+    found = list_options(name)
     if as_json:
-        write_json([{"option": n, "default": default, "meaning": meaning} for n, default, meaning in rows])
+        write_json([{"option": o.name, "default": o.default, "meaning": o.meaning} for o in found])
         return
     console = open_console()
-    console.print(f"{name}: {method.summary}\n")
-    print_table(("option", "default", "meaning"), [(n, str(default), meaning) for n, default, meaning in rows])
-
-
-def _meaning(kind: type, option: str) -> str:
-    """What a method's docstring says of an option, in its `option: words` paragraph."""
-    words: list[str] = []
-    for line in (kind.__doc__ or "").splitlines():
-        start, colon, rest = line.strip().partition(": ")
-        if colon and start.isidentifier():
-            words = [*words, rest] if start == option else words
-            if words and start != option:
-                break
-        elif words and not line.strip():
-            break
-        elif words:
-            words.append(line.strip())
-    return " ".join(words)
+    console.print(f"{name}: {METHODS[name].summary}\n")
+    print_table(("option", "default", "meaning"), [(o.name, str(o.default), o.meaning) for o in found])

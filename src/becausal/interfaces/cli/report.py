@@ -1,4 +1,4 @@
-"""`becausal report`, `export` and `diff`: what a run found, for people and for other tools."""
+"""`becausal report`, `export` and `diff`: pages and files about the runs of `becausal batch`."""
 
 import os
 from pathlib import Path
@@ -7,64 +7,88 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from becausal.core.errors import OptionError, OutputError
+from becausal.core.files import write_file
 from becausal.interfaces.cli import options
 from becausal.interfaces.cli.console import open_console, print_facts, print_summary, write_json
 
 if TYPE_CHECKING:
-    from becausal.batch.differences import Difference
-    from becausal.batch.reading import Row, Run
+    from becausal.batch.differences import RunDifference
+    from becausal.batch.overview import Overview
+    from becausal.batch.reading import BatchRun, IndexRow
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A folder that batch has written.")]
-ENDINGS = {"csv": "csv", "parquet": "parquet", "coco": "json"}
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that `becausal batch` wrote.")]
+SUFFIXES = {"csv": "csv", "parquet": "parquet", "coco": "json"}
 
 
 def report(
     run: RunFolder,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE.html", help="The page. Default: RUN/report.html.")
+        Path | None, typer.Option("--out", "-o", metavar="FILE.html", help="Page to write. Default: RUN/report.html.")
     ] = None,
-    thumbs: Annotated[int, typer.Option(metavar="N", help="Images on the contact sheet.")] = 120,
+    thumbs: Annotated[int, typer.Option(metavar="N", help="Maximum number of images on the contact sheet.")] = 120,
     below: Annotated[
         float,
-        typer.Option(metavar="SHARE", help="An explanation with less of it in the object's boxes lies outside (COCO)."),
+        typer.Option(
+            metavar="SHARE",
+            help="List an explanation as outside its object if less than this share of it lies in the object's boxes.",
+        ),
     ] = 0.5,
-    picture: Annotated[
+    image: Annotated[
         str | None,
-        typer.Option(metavar="NAME|NUMBER", help="Instead: draw one image's own PNGs and page, into its folder."),
+        typer.Option(
+            metavar="NAME|NUMBER",
+            help="Instead of the page about the run, render the PNG figures and the report page of one image.",
+        ),
     ] = None,
 ) -> None:
-    """Write one HTML page about a run, finished or under way.
+    """Write one HTML page about a run, finished or not.
 
-    Distributions of size, confidence and calls, a line per label, the largest and smallest explanations, a contact sheet,
-    a table to search; and, where the input had truth boxes, the explanations that lie outside of their object.
+    The page has the distributions of size, confidence and model calls, a row per label, the largest and smallest
+    explanations, a contact sheet, and a searchable table. If the input had ground-truth boxes, it also lists
+    explanations outside their object.
 
     **Examples**
 
     - `becausal report run`
-    - `becausal report run --picture 12`
+    - `becausal report run --image 12`
     """
-    from becausal.batch.overview import make_overview
-    from becausal.batch.reading import Run
-
     if not 0 <= thumbs <= 2000:
-        raise OptionError(f"--thumbs must lie in 0..2000, not {thumbs}")
+        raise OptionError(f"--thumbs must be 0 to 2000, not {thumbs}")
     if not 0 < below <= 1:
-        raise OptionError(f"--below is a share, above 0 and up to 1, not {below:g}")
-    with Run(run) as opened:
-        if picture is not None:
-            row = opened.find(picture)
-            if row["state"] != "done":
-                raise OutputError(f"{row['image']} is {row['state']}: {row['error'] or 'not explained yet'}")
-            explanation = opened.load(row["id"])
-            print_summary(explanation, explanation.save(opened.folder_of(row["id"])))
-            return
-        from becausal.batch.run_page import render_run
+        raise OptionError(f"--below must be a share above 0 and up to 1, not {below:g}")
+    from becausal.batch.reading import BatchRun
 
-        path = out or run / "report.html"
-        overview = make_overview(opened, thumbs=thumbs, below=below)
-        has_pages = bool(overview.settings.get("pictures"))
-        pages = os.path.relpath(run / "explanations", path.parent).replace(os.sep, "/") if has_pages else None
-        _write(path, render_run(overview, lambda row, boxes: _paint(opened, row, boxes), below=below, folder=pages))
+    with BatchRun(run) as opened:
+        if image is not None:
+            render_image(opened, image)
+        else:
+            path = out or run / "report.html"
+            print_overview(write_report(opened, path, thumbs=thumbs, below=below), path)
+
+
+def render_image(run: "BatchRun", image: str) -> None:
+    """Render the figures and the page of one image into its folder, and print its summary."""
+    row = run.find(image)
+    if row["state"] != "done":
+        raise OutputError(f"{row['image']} is {row['state']}: {row['error'] or 'not explained yet'}")
+    explanation = run.load(row["id"])
+    print_summary(explanation, explanation.save(run.folder_of(row["id"])))
+
+
+def write_report(run: "BatchRun", path: Path, *, thumbs: int, below: float) -> "Overview":
+    """Write the page about a run."""
+    from becausal.batch.overview import make_overview
+    from becausal.batch.run_page import render_run
+
+    overview = make_overview(run, thumbs=thumbs, below=below)
+    has_pages = bool(overview.settings.get("render"))
+    pages = os.path.relpath(run.folder / "explanations", path.parent).replace(os.sep, "/") if has_pages else None
+    _write(path, render_run(overview, lambda row, boxes: _paint(run, row, boxes), below=below, folder=pages))
+    return overview
+
+
+def print_overview(overview: "Overview", path: Path) -> None:
+    """Print how many images were explained, and where the page is."""
     facts = [("explained", f"{overview.counts['done']:,} of {overview.total:,}")]
     if overview.counts["failed"]:
         facts.append(("failed", f"{overview.counts['failed']:,}"))
@@ -75,39 +99,40 @@ def report(
 
 def export(
     run: RunFolder,
-    form: Annotated[str, typer.Option("--format", "-f", metavar="csv|parquet|coco", help="What to write.")] = "csv",
+    form: Annotated[str, typer.Option("--format", "-f", metavar="csv|parquet|coco", help="Format of the file.")] = "csv",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Default: RUN/export.csv, .parquet or .json.")
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="File to write. Default: RUN/export.csv, .parquet or .json."),
     ] = None,
 ) -> None:
-    """Write a run as one file for other tools.
+    """Export a run to one file for other tools.
 
-    csv and parquet: all columns of the index, one row per image. coco: each explanation as an annotation, outlined by
-    run lengths on the original image, with its label and confidence.
+    csv and parquet: all columns of the index, one row per image. coco: one annotation per explanation, with a
+    run-length encoded mask on the original image, the label and the confidence.
 
     **Examples**
 
     - `becausal export run --format csv --out run.csv`
     - `becausal export run --format coco --out explanations.json`
     """
-    from becausal.batch.export import export as write
-    from becausal.batch.reading import Run
+    from becausal.batch.export import export_run
+    from becausal.batch.reading import BatchRun
 
-    path = out or run / f"export.{ENDINGS.get(form, form)}"
-    with Run(run) as opened:
-        count = write(opened, path, form)
+    path = out or run / f"export.{SUFFIXES.get(form, form)}"
+    with BatchRun(run) as opened:
+        count = export_run(opened, path, form)
     open_console().print(f"{count:,} {'explanations' if form == 'coco' else 'rows'} in {path}")
 
 
 def diff(
-    before: Annotated[Path, typer.Argument(metavar="RUN1", help="A folder that batch has written.")],
-    after: Annotated[Path, typer.Argument(metavar="RUN2", help="Another, with the same images.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE.html", help="Also write a page.")] = None,
+    before: Annotated[Path, typer.Argument(metavar="RUN1", help="A run folder that `becausal batch` wrote.")],
+    after: Annotated[Path, typer.Argument(metavar="RUN2", help="Another run folder, with the same images.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE.html", help="Page to write as well.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Compare two runs on the same images: two models, two versions, two ways of asking.
+    """Compare two runs on the same images, e.g. of two models or with different options.
 
-    Images are matched by path, else by content.
+    Images are matched by path, otherwise by content.
 
     **Examples**
 
@@ -115,9 +140,9 @@ def diff(
     - `becausal diff run-v1 run-v2 --out diff.html --json`
     """
     from becausal.batch.differences import compare_runs
-    from becausal.batch.reading import Run
+    from becausal.batch.reading import BatchRun
 
-    with Run(before) as first, Run(after) as second:
+    with BatchRun(before) as first, BatchRun(after) as second:
         difference = compare_runs(first, second)
         if out is not None:
             from becausal.batch.diff_page import render_difference
@@ -129,19 +154,19 @@ def diff(
         print_difference(difference, out)
 
 
-def print_difference(difference: "Difference", out: Path | None) -> None:
-    """What changed, in a few lines, and the images that changed most."""
-    from becausal.render.wording import say_share
+def print_difference(difference: "RunDifference", out: Path | None) -> None:
+    """Print what changed between two runs, and the images whose label changed."""
+    from becausal.render.wording import format_share
 
     console = open_console()
     console.print(f"{difference.names[0]} → {difference.names[1]}: {len(difference.pairs):,} images explained in both")
     facts = [("differs", change) for change in difference.changes]
     facts.append(("other label", f"{difference.relabelled:,}"))
     if difference.overlaps.middle is not None:
-        facts.append(("overlap", f"{say_share(difference.overlaps.middle)} in the median"))
+        facts.append(("overlap", f"{format_share(difference.overlaps.middle)} in the median"))
     sizes = difference.medians("size")
     if sizes[0] is not None and sizes[1] is not None:
-        facts.append(("size", f"{say_share(sizes[0])} → {say_share(sizes[1])} in the median"))
+        facts.append(("size", f"{format_share(sizes[0])} → {format_share(sizes[1])} in the median"))
     if outside := difference.outside():
         facts.append(("outside", f"{outside[0]:,} → {outside[1]:,} explanations outside of their object"))
     for number, name, what in zip(
@@ -160,23 +185,18 @@ def print_difference(difference: "Difference", out: Path | None) -> None:
     print_facts(console, list(facts))
 
 
-def _paint(run: "Run", row: "Row", with_boxes: bool) -> str:
-    from becausal.batch.truth import inside_boxes
+def _paint(run: "BatchRun", row: "IndexRow", with_boxes: bool) -> str:
+    from becausal.batch.truth import box_mask
     from becausal.render.thumbnails import make_thumbnail
 
     explanation = run.load(row["id"])
     boxes = run.boxes_of(row) if with_boxes and explanation.visible.ndim == 2 else []
-    return make_thumbnail(explanation, inside_boxes(boxes, explanation.frame) if boxes else None)
+    return make_thumbnail(explanation, box_mask(boxes, explanation.frame) if boxes else None)
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a page; it appears whole or not at all."""
-    part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
     except OSError as error:
-        raise OutputError(f"cannot write to {path}: {error.strerror or error}") from error
-    finally:
-        part.unlink(missing_ok=True)
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+    write_file(path, text.encode("utf-8"))

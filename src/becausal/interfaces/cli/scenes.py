@@ -1,4 +1,4 @@
-"""`becausal scenes`: generated images with exact truth."""
+"""`becausal scenes`: generated images with exact ground truth."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,42 +6,29 @@ from typing import Annotated
 import typer
 
 from becausal.core.errors import OptionError, OutputError
-from becausal.interfaces.cli.console import open_console
+from becausal.core.files import write_file
+from becausal.interfaces.cli.console import check_writable, open_console
+from becausal.interfaces.cli.help import add_command, make_group
 
-app = typer.Typer(
-    no_args_is_help=False,
-    rich_markup_mode="markdown",
-    help="Generate photobombed images with exact truth.",
-    invoke_without_command=True,
-)
+app = make_group("Generate images of partly covered objects, with exact ground truth.")
 
-Seed = Annotated[int, typer.Option(metavar="S", help="The first scene's seed; same seed, same bytes.")]
-Size = Annotated[int, typer.Option(metavar="PX", help="Side of the images, in pixels.")]
+Seed = Annotated[int, typer.Option(metavar="S", help="Seed of the first scene. Same seed, same files.")]
+Size = Annotated[int, typer.Option(metavar="PX", help="Side of the images in pixels.")]
 
 
-@app.callback()
-def start(context: typer.Context) -> None:
-    """Generate photobombed images with exact truth."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-        raise typer.Exit
-
-
-@app.command("make")
 def make(
-    count: Annotated[int, typer.Option(metavar="N", help="How many scenes, as 1000.")],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Where to write images and truth.")],
+    count: Annotated[int, typer.Option(metavar="N", help="Number of scenes, e.g. 1000.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder for images and ground truth.")],
     seed: Seed = 0,
     size: Size = 128,
 ) -> None:
-    """Write scenes and their truth: images, PNG masks, and COCO-style JSON.
+    """Write scenes with ground truth: images, PNG masks, and COCO-style JSON.
 
     **Examples**
 
     - `becausal scenes make --count 100 --seed 7 --out scenes`
     - `becausal scenes make --count 20 --size 224 --out large`
     """
-    from becausal.interfaces.cli.explain import check_writable
     from becausal.scenes import write_scenes
 
     _check(count, size, seed)
@@ -50,10 +37,9 @@ def make(
     open_console().print(f"{count:,} scenes of {size} px, seed {seed}, in {out}/")
 
 
-@app.command("show")
 def show(
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.png", help="The image to write.")],
-    count: Annotated[int, typer.Option(metavar="N", help="How many scenes to show.")] = 24,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.png", help="Image file to write.")],
+    count: Annotated[int, typer.Option(metavar="N", help="Number of scenes to show.")] = 24,
     seed: Seed = 0,
     size: Size = 128,
 ) -> None:
@@ -64,7 +50,6 @@ def show(
     - `becausal scenes show --out sheet.png`
     - `becausal scenes show --count 48 --seed 7 --out sheet.png`
     """
-    from becausal.interfaces.cli.explain import check_writable
     from becausal.scenes import contact_sheet, make_scene
 
     _check(count, size, seed)
@@ -75,16 +60,18 @@ def show(
     check_writable(out.parent)
     sheet = contact_sheet([make_scene(seed + i, size=size) for i in range(count)])
     out.parent.mkdir(parents=True, exist_ok=True)
-    part = out.with_name(f".{out.name}.part{out.suffix}")  # under its own name only once it is whole
-    sheet.save(part)
-    part.replace(out)
+    write_file(out, sheet.save)
     open_console().print(f"{count:,} scenes from seed {seed} in {out}")
+
+
+add_command(app, "make", make)
+add_command(app, "show", show)
 
 
 def _check(count: int, size: int, seed: int) -> None:
     if seed < 0:
-        raise OptionError(f"a seed must be 0 or more, not {seed}")
+        raise OptionError(f"seed must be 0 or more, not {seed}")
     if count < 1:
         raise OptionError(f"count must be at least 1, not {count}")
     if not 32 <= size <= 2048:
-        raise OptionError(f"size must lie in 32..2048 pixels, not {size}")
+        raise OptionError(f"size must be 32 to 2048 pixels, not {size}")

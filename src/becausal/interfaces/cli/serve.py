@@ -1,4 +1,4 @@
-"""`becausal serve`: a page to explore, on this machine."""
+"""`becausal serve`: a web page to explain images interactively."""
 
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from becausal.core.errors import OptionError
-from becausal.interfaces.cli import options, settings
-from becausal.models import open_model
+from becausal.interfaces.cli import options
+from becausal.models import Loading, open_model
 
 if TYPE_CHECKING:
     from becausal.core.contracts import Classifier
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 7860
 
 
-@settings.expand_options
+@options.expand_options
 def serve(
     *,
     model: Annotated[
@@ -24,27 +24,28 @@ def serve(
             "--model",
             "-m",
             metavar="SPEC",
-            rich_help_panel="The model",
-            help=f"{options.SPEC_HELP} May be given several times; the bundled one is offered as well.",
+            rich_help_panel=options.MODEL,
+            help=f"{options.SPEC_HELP} Can be repeated. The bundled model is always offered too.",
         ),
     ] = None,
-    port: Annotated[int, typer.Option(metavar="P", help="The port to listen on; 0 takes any that is free.")] = DEFAULT_PORT,
+    port: Annotated[int, typer.Option(metavar="P", help="Port to listen on; 0 for any free port.")] = DEFAULT_PORT,
     host: Annotated[
         str,
         typer.Option(
             metavar="ADDRESS",
-            help="The address to listen on. Anything but loopback lets other machines in, without a password.",
+            help="Address to listen on. Any other than a loopback address admits other machines, without a password.",
         ),
     ] = "127.0.0.1",
-    max_upload: Annotated[int, typer.Option(metavar="MB", help="The largest image file that is taken.")] = 10,
-    max_calls: Annotated[int, typer.Option(metavar="N", help="Most calls a client may ask for in one search.")] = 5000,
-    searches: Annotated[int, typer.Option(metavar="N", help="How many searches run at once; others wait in line.")] = 2,
-    loading: settings.LoadingOptions,
+    max_upload: Annotated[int, typer.Option(metavar="MB", help="Maximum size of an uploaded image file.")] = 10,
+    max_calls: Annotated[int, typer.Option(metavar="N", help="Maximum number of model calls per search.")] = 5000,
+    searches: Annotated[int, typer.Option(metavar="N", help="Maximum number of concurrent searches; others wait.")] = 2,
+    loading: options.LoadingOptions,
 ) -> None:
-    """Open a page on which images are explained by hand.
+    """Serve a web page to explain images interactively.
 
-    Drop an image, watch the explanation shrink, choose a pixel to see why it is needed, compare two methods. The page
-    is for this machine alone unless --host says otherwise, calls nobody, and keeps nothing on disk. Ctrl-C ends it.
+    Drop an image, watch the explanation shrink, click a pixel to see why it is needed, compare two methods. Only this
+    machine can open the page unless you change --host. The page loads nothing from elsewhere and stores nothing on disk.
+    Press Ctrl-C to stop the server.
 
     **Examples**
 
@@ -54,47 +55,47 @@ def serve(
     from becausal.interfaces.web.limits import Limits
     from becausal.interfaces.web.server import LOOPBACK, listen, make_app, make_server
 
-    for name, value, least in (
-        ("--max-upload", max_upload, 1),
-        ("--max-calls", max_calls, 100),
-        ("--searches", searches, 1),
-    ):
-        if value < least:
-            raise OptionError(f"{name} must be at least {least}, not {value}")
+    _check_minimum("--max-upload", max_upload, 1)
+    _check_minimum("--max-calls", max_calls, 100)
+    _check_minimum("--searches", searches, 1)
     if not 0 <= port <= 65535:
-        raise OptionError(f"a port is a number up to 65535, not {port}")
+        raise OptionError(f"--port must be 0 to 65535, not {port}")
     limits = Limits(upload_bytes=max_upload * 1_000_000, max_calls=max_calls, workers=searches)
-    bound = listen(host, port)  # before a model is loaded: a port in use is said at once
-    with bound:
+    with listen(host, port) as bound:  # before a model is loaded, to fail at once if the port is in use
         app = make_app(load_models(model or [], loading), limits, hosts=LOOPBACK if host in LOOPBACK else None)
-        bound.listen()  # who comes before the server is up waits a moment
+        bound.listen()  # connections made before the server is ready wait
         place = f"[{host}]" if ":" in host else host
-        typer.echo(f"becausal: open http://{place}:{bound.getsockname()[1]} in a browser; Ctrl-C ends it")
-        with suppress(KeyboardInterrupt):  # the way it is meant to end
+        typer.echo(f"becausal: open http://{place}:{bound.getsockname()[1]} in a browser; press Ctrl-C to stop")
+        with suppress(KeyboardInterrupt):
             make_server(app).run(sockets=[bound])
 
 
-def load_models(specs: list[str], loading: settings.Loading) -> "dict[str, Classifier]":
-    """The models by the names the page shows, in the operator's order; the bundled one is last unless it was given.
+def _check_minimum(flag: str, value: int, minimum: int) -> None:
+    if value < minimum:
+        raise OptionError(f"{flag} must be at least {minimum}, not {value}")
 
-    The options of reading are for the operator's own.
+
+def load_models(specs: list[str], loading: Loading) -> "dict[str, Classifier]":
+    """Load the models, by the name the page shows, in the given order; the bundled model is last unless it was given.
+
+    loading: options of the given models; of these, the bundled one gets threads and batch size only.
     """
-    from becausal.interfaces.web.questions import refuse_misfits
+    from becausal.interfaces.web.tasks import check_colour_model
 
     models: dict[str, Classifier] = {}
-    plain = settings.Loading(threads=loading.threads, batch_size=loading.batch_size)
+    plain = Loading(threads=loading.threads, batch_size=loading.batch_size)
     for spec in dict.fromkeys([*specs, "bundled"]):
         if spec == "bundled":
             models[spec] = open_model(spec, plain)
             continue
         classifier = open_model(spec, loading)
-        refuse_misfits(classifier, spec)
+        check_colour_model(classifier, spec)
         models[name_model(spec, models)] = classifier
     return models
 
 
 def name_model(spec: str, taken: "dict[str, Classifier]") -> str:
-    """A model's name on the page: its spec without folders, so that clients do not learn where it lies."""
+    """A unique name for a model on the page: its spec without folders, which clients should not see."""
     kind, colon, target = spec.partition(":")
     last = spec.rpartition("/")[2] if not colon else f"{kind}:{target.rpartition('/')[2]}"
     name, number = last, 2

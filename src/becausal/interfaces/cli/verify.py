@@ -1,4 +1,4 @@
-"""`becausal verify`: ask every claim of a saved explanation again."""
+"""`becausal verify`: check every claim of a saved explanation again."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from becausal.core.errors import ModelError
-from becausal.interfaces.cli import options, settings
-from becausal.interfaces.cli.console import one_line, open_console, print_table, write_json
-from becausal.models import open_model
+from becausal.core.text import one_line
+from becausal.interfaces.cli import options
+from becausal.interfaces.cli.console import open_console, print_table, write_json
+from becausal.models import Loading, open_model
 
 if TYPE_CHECKING:
     from becausal.api.explanation import Explanation
@@ -16,63 +17,70 @@ if TYPE_CHECKING:
     from becausal.core.contracts import Classifier
 
 
-@settings.expand_options
+@options.expand_options
 def verify(
     *,
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that explain has written.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that `becausal explain` wrote for one image.")],
     model: Annotated[
         str | None,
-        typer.Option("--model", "-m", metavar="SPEC", help="The model to ask. Default: the one that was explained."),
+        typer.Option(
+            "--model",
+            "-m",
+            metavar="SPEC",
+            rich_help_panel=options.MODEL,
+            help="Model to check the claims with. Default: the model that was explained.",
+        ),
     ] = None,
     as_json: options.AsJson = False,
-    given: settings.LoadingOptions,
+    loading: options.LoadingOptions,
 ) -> None:
-    """Ask the model every claim of a saved explanation again.
+    """Check every claim of a saved explanation again, with the model.
 
-    Exit status 1 if one of them does not hold. Model and loading options are those of the saved record unless given.
+    The model and its options are those of the saved explanation unless you give others. Exit status: 0 if all claims
+    hold, 1 if one does not.
 
     **Examples**
 
-    - `becausal verify becausal-out/cat`
-    - `becausal verify becausal-out/cat --model other.onnx --json`
+    - `becausal verify becausal-out/photo`
+    - `becausal verify becausal-out/photo --model other.onnx --json`
     """
-    from becausal.api import verify as ask_again
+    from becausal.api import verify as verify_claims
     from becausal.api.explanation import Explanation
 
     explanation = Explanation.load(folder)
-    classifier = load_again(explanation, model, given)
-    claims = ask_again(explanation, classifier)
-    remarks = compare_models(explanation, classifier)
+    classifier = load_again(explanation, model, loading)
+    claims = verify_claims(explanation, classifier)
+    notes = compare_models(explanation, classifier)
     if as_json:
-        write_json(as_record(explanation, folder, claims, remarks))
+        write_json(make_record(explanation, folder, claims, notes))
     else:
-        print_claims(explanation, claims, remarks)
+        print_claims(explanation, claims, notes)
     if not all(claim.holds for claim in claims):
         raise typer.Exit(1)
 
 
-def load_again(explanation: "Explanation", model: str | None, given: settings.Loading) -> "Classifier":
-    """The model named on the command line, or that of the record with the options it was loaded with."""
-    saved = explanation.origin
+def load_again(explanation: "Explanation", model: str | None, loading: Loading) -> "Classifier":
+    """Load the given model, or the one that was explained, with the options it was loaded with."""
+    origin = explanation.origin
     if model is not None:
-        return open_model(model, given, uncached=True)
+        return open_model(model, loading, uncached=True)
     try:
-        return open_model(saved.model, given.over(settings.Loading.from_record(saved.loading)), uncached=True)
+        return open_model(origin.model, loading.over(Loading.from_record(origin.loading)), uncached=True)
     except ModelError as error:
-        raise ModelError(f"the model of the record cannot be loaded, give another with --model: {error}") from error
+        raise ModelError(f"the explained model cannot be loaded, give one with --model: {error}") from error
 
 
 def compare_models(explanation: "Explanation", classifier: "Classifier") -> list[str]:
-    """What differs between the model that was explained and the one that is asked now."""
+    """Notes on whether the model is the one that was explained."""
     then, now = explanation.origin.model_sha256, classifier.info.sha256
     if then is None or now is None:
-        return ["whether it is the same model cannot be told: it has no hash"]
+        return ["unknown whether this is the model that was explained: it has no hash"]
     if then != now:
         return [f"this is not the model that was explained: its sha256 was {then[:12]}…, now {now[:12]}…"]
     return []
 
 
-def as_record(explanation: "Explanation", folder: Path, claims: "list[Claim]", remarks: list[str]) -> dict[str, Any]:
+def make_record(explanation: "Explanation", folder: Path, claims: "list[Claim]", notes: list[str]) -> dict[str, Any]:
     """What `--json` prints."""
     return {
         "folder": str(folder),
@@ -81,20 +89,20 @@ def as_record(explanation: "Explanation", folder: Path, claims: "list[Claim]", r
         "claims": [
             {"name": claim.name, "stated": claim.stated, "found": claim.found, "holds": claim.holds} for claim in claims
         ],
-        "notes": remarks,
+        "notes": notes,
     }
 
 
-def print_claims(explanation: "Explanation", claims: "list[Claim]", remarks: list[str]) -> None:
-    """The claims as a table, and the verdict."""
+def print_claims(explanation: "Explanation", claims: "list[Claim]", notes: list[str]) -> None:
+    """Print the claims as a table, and the result."""
     from rich.text import Text
 
     console = open_console()
     console.print(Text(f"{one_line(explanation.label)}, {one_line(explanation.origin.image)}", style="bold"))
     rows = [(claim.name, claim.stated, claim.found, "yes" if claim.holds else "NO") for claim in claims]
     print_table(("claim", "stated", "found", "holds"), rows)
-    for remark in remarks:
-        console.print(Text(f"note: {remark}", style="yellow"))
+    for note in notes:
+        console.print(Text(f"note: {note}", style="yellow"))
     failed = [claim.name for claim in claims if not claim.holds]
     if failed:
         console.print(Text(f"{', '.join(failed)}: does not hold", style="bold red"))

@@ -1,1 +1,1 @@
-"""The page: one server, many clients, every search with a thread of its own. Only `becausal serve` loads it."""
+"""The page of `becausal serve`: one server, many browsers, searches in background threads."""

@@ -1,14 +1,13 @@
-"""What stands between the net and gradio: only what the page itself asks for comes through, and no more of it than fits.
+"""ASGI middleware that lets only the page's own requests through to gradio, within size limits.
 
-gradio serves files, takes uploads and fetches addresses for pages that want it. This page does not, so none of those
-doors is open: a request that is not on the list below gets a 404, whatever gradio would make of it. Events carry plain
-values only, so none of them can name a file.
+gradio can serve files, take uploads and fetch URLs. The page needs none of that: a request that is not listed here gets a
+404. Events may carry plain values only, so none of them can name a file.
 """
 
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from contextlib import nullcontext
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,18 +20,18 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-JOIN, PICTURE = "/gradio_api/queue/join", "/picture"
-READABLE = re.compile(
+EVENT_PATH, UPLOAD_PATH = "/gradio_api/queue/join", "/image"
+GET_PATHS = re.compile(
     r"/|/config|/theme\.css|/favicon\.ico|/robots\.txt|/(assets|static|svelte)/[\w./-]+|/download/[\w-]{20,64}"
     r"|/gradio_api/(theme\.css|startup-events|app_id|queue/data|heartbeat/[\w-]{6,64})",
     re.ASCII,
 )
-WRITABLE = (JOIN, PICTURE)
-SESSION = re.compile(r"[\w-]{6,64}", re.ASCII)
-UPLOADS = 16  # at once
-PATIENCE = 60.0  # seconds a body may take to arrive
-LONGEST = 200  # characters of a value
-MOST_VALUES = 16
+POST_PATHS = (EVENT_PATH, UPLOAD_PATH)
+SESSION_ID = re.compile(r"[\w-]{6,64}", re.ASCII)
+MAX_UPLOADS = 16  # at once
+BODY_TIMEOUT = 60.0  # seconds
+MAX_CHARACTERS = 200  # of a value in an event
+MAX_VALUES = 16
 
 HEADERS = (
     (
@@ -47,8 +46,8 @@ HEADERS = (
 )
 
 
-class Refusal(Exception):
-    """A request that goes no further: its status and a reason."""
+class RequestRejected(Exception):
+    """A request that is answered with an error status and a reason instead of being passed on."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -59,67 +58,67 @@ class Refusal(Exception):
 class Guard:
     """Checks every request before the app sees it.
 
-    hosts: the names the server may be called by, without a port; None for any. On loopback they keep a page of another
-    site, whose name was made to point here, from talking to this one.
+    hosts: accepted host names, without a port; None for any. On loopback they prevent DNS rebinding: a page of another
+    site whose name was made to point here cannot talk to this server.
     """
 
     def __init__(self, app: App, *, limits: Limits, hosts: frozenset[str] | None) -> None:
         self._app = app
         self._limits = limits
         self._hosts = hosts
-        self._uploading = asyncio.Semaphore(UPLOADS)
+        self._uploads = asyncio.Semaphore(MAX_UPLOADS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        if scope["type"] != "http":  # no part of the page speaks anything else
+        if scope["type"] != "http":  # the page uses no websockets
             await send({"type": "websocket.close", "code": 1008})
             return
-        send = _with_headers(send)
+        send = _add_headers(send)
         try:
             self._check(scope)
             if scope["method"] == "POST":
-                turn = self._uploading if scope["path"] == PICTURE else nullcontext()
-                async with turn, asyncio.timeout(PATIENCE):
-                    body = await self._read(scope, receive)
+                slot = self._uploads if scope["path"] == UPLOAD_PATH else nullcontext()
+                async with slot, asyncio.timeout(BODY_TIMEOUT):
+                    body = await self._read_body(scope, receive)
                 receive = _replay(body, receive)
-        except Refusal as refusal:
-            await _answer(send, refusal.status, refusal.reason)
+        except RequestRejected as rejected:
+            await _send_error(send, rejected.status, rejected.reason)
         except TimeoutError:
-            await _answer(send, 408, "the request took too long to arrive")
+            await _send_error(send, 408, "timed out while receiving the request")
         else:
             await self._app(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
-        """Refuse what the page does not ask for."""
+        """Reject what the page does not request."""
         headers = {key: value for key, value in scope["headers"] if key in (b"host", b"origin")}
         host = headers.get(b"host", b"").decode("latin-1")
-        if self._hosts is not None and name_of(host) not in self._hosts:
-            raise Refusal(421, "this server does not go by that name")
+        if self._hosts is not None and strip_port(host) not in self._hosts:
+            raise RequestRejected(421, "unknown host name")
         path, method = scope["path"], scope["method"]
         if method in ("GET", "HEAD"):
-            if not READABLE.fullmatch(path) or ".." in path or b"deep_link" in scope["query_string"]:
-                raise Refusal(404, "there is nothing here")
-        elif method == "POST" and path in WRITABLE:
+            if not GET_PATHS.fullmatch(path) or ".." in path or b"deep_link" in scope["query_string"]:
+                raise RequestRejected(404, "not found")
+        elif method == "POST" and path in POST_PATHS:
             origin = headers.get(b"origin")
             if origin is not None and urlsplit(origin.decode("latin-1")).netloc != host:
-                raise Refusal(403, "another site may not ask for this")
+                raise RequestRejected(403, "requests from other sites are not allowed")
         else:
-            raise Refusal(404 if method == "POST" else 405, "there is nothing here")
+            raise RequestRejected(404 if method == "POST" else 405, "not found")
 
-    async def _read(self, scope: Scope, receive: Receive) -> bytes:
-        """The body, if it is no larger than allowed; an event is read, and written anew of what it may hold."""
-        limit = self._limits.upload_bytes if scope["path"] == PICTURE else self._limits.body_bytes
-        too_large = Refusal(413, f"too large: at most {limit / 1e6:g} MB are taken")
+    async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
+        """The body, within its size limit; an event is parsed and rewritten with its allowed values only."""
+        limit = self._limits.upload_bytes if scope["path"] == UPLOAD_PATH else self._limits.body_bytes
+        too_large = RequestRejected(413, f"too large: the limit is {limit / 1e6:g} MB")
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if not declared.isdigit() or int(declared) > limit:
-            raise too_large if declared.isdigit() else Refusal(400, "the length of the request is no number")
+            raise too_large if declared.isdigit() else RequestRejected(400, "Content-Length is not a number")
         parts, length = [], 0
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
-                raise Refusal(400, "the request ended early")
+                raise RequestRejected(400, "the request is incomplete")
             parts.append(message.get("body", b""))
             length += len(parts[-1])
             if length > limit:
@@ -127,72 +126,73 @@ class Guard:
             if not message.get("more_body", False):
                 break
         body = b"".join(parts)
-        if scope["path"] != JOIN:
+        if scope["path"] != EVENT_PATH:
             return body
         scope["headers"] = [(k, v) for k, v in scope["headers"] if k not in (b"content-length", b"content-type")]
-        body = json.dumps(read_event(body)).encode()
+        body = json.dumps(parse_event(body)).encode()
         scope["headers"] += [(b"content-length", str(len(body)).encode()), (b"content-type", b"application/json")]
         return body
 
 
-def name_of(host: str) -> str:
-    """A Host header without its port: example.org:80, [::1]:80."""
+def strip_port(host: str) -> str:
+    """The name in a Host header, e.g. example.org:80 or [::1]:80."""
     return host.partition("]")[0].lstrip("[").lower() if host.startswith("[") else host.partition(":")[0].lower()
 
 
-def read_event(body: bytes) -> dict[str, Any]:
-    """An event of the page with nothing in it but plain values. Raises Refusal for anything else."""
+def parse_event(body: bytes) -> dict[str, Any]:
+    """A gradio event, reduced to the fields the page uses; raises RequestRejected if it has other than plain values."""
     try:
         event = json.loads(body)
     except (ValueError, RecursionError):
-        raise Refusal(400, "the request is no JSON") from None
+        raise RequestRejected(400, "the request is not valid JSON") from None
     if not isinstance(event, dict):
-        raise Refusal(400, "an event is an object")
+        raise RequestRejected(400, "an event must be a JSON object")
     session, number = event.get("session_hash"), event.get("fn_index")
-    if not isinstance(session, str) or not SESSION.fullmatch(session):
-        raise Refusal(400, "an event names its session")
+    if not isinstance(session, str) or not SESSION_ID.fullmatch(session):
+        raise RequestRejected(400, "session_hash is missing or invalid")
     if type(number) is not int or not 0 <= number < 1000:
-        raise Refusal(400, "an event has a number")
+        raise RequestRejected(400, "fn_index is missing or invalid")
     data, extra, trigger = event.get("data"), event.get("event_data"), event.get("trigger_id")
-    if not isinstance(data, list) or len(data) > MOST_VALUES or not all(is_plain(value) for value in data):
-        raise Refusal(400, "the values of an event are plain")
-    if extra is not None and (
-        not isinstance(extra, dict) or len(extra) > MOST_VALUES or not all(is_plain(v) for v in (*extra, *extra.values()))
-    ):
-        raise Refusal(400, "what comes with an event is plain")
+    if not isinstance(data, list) or not are_plain(data):
+        raise RequestRejected(400, "data must be a short list of plain values")
+    if extra is not None and (not isinstance(extra, dict) or not are_plain(extra) or not are_plain(extra.values())):
+        raise RequestRejected(400, "event_data must hold a few plain values")
     kept = {"session_hash": session, "fn_index": number, "data": data, "event_data": extra}
     return kept | ({"trigger_id": trigger} if type(trigger) is int else {})
 
 
-def is_plain(value: Any) -> bool:
-    """Whether a value is nothing, a truth, a number or a short text."""
-    return value is None or isinstance(value, (bool, int, float)) or (isinstance(value, str) and len(value) <= LONGEST)
+def are_plain(values: Collection[Any]) -> bool:
+    """Whether these are a few values, each None, a boolean, a number or a short text."""
+    return len(values) <= MAX_VALUES and all(
+        value is None or isinstance(value, (bool, int, float)) or (isinstance(value, str) and len(value) <= MAX_CHARACTERS)
+        for value in values
+    )
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """The body as one message, then what comes after it: the client's leaving."""
-    given = False
+    """A `receive` that gives the whole body, then the messages after it (the client's disconnect)."""
+    was_given = False
 
-    async def again() -> Message:
-        nonlocal given
-        if given:
+    async def replayed() -> Message:
+        nonlocal was_given
+        if was_given:
             return await receive()
-        given = True
+        was_given = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return again
+    return replayed
 
 
-def _with_headers(send: Send) -> Send:
-    async def sending(message: Message) -> None:
+def _add_headers(send: Send) -> Send:
+    async def send_with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             message["headers"] = [*message.get("headers", ()), *HEADERS]
         await send(message)
 
-    return sending
+    return send_with_headers
 
 
-async def _answer(send: Send, status: int, reason: str) -> None:
+async def _send_error(send: Send, status: int, reason: str) -> None:
     body = json.dumps({"error": reason}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})

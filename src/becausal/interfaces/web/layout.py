@@ -1,118 +1,142 @@
-"""The page's parts, where they stand, and which of them does what."""
+"""The components of the page and the events between them."""
 
 from typing import Any
 
 import gradio as gr
 
-from becausal.interfaces.web import parts, script
-from becausal.interfaces.web.page import OTHER, Page
-from becausal.interfaces.web.questions import MOST_SEVERAL, offer_fills
+from becausal.interfaces.web.page import COMPARED_METHOD, Page
+from becausal.interfaces.web.rendering import render
+from becausal.interfaces.web.tasks import CELL_COUNTS, CONFIDENCE_SHARES, MAX_EXPLANATIONS, available_fills
 
-HEAD = (
-    '<header class="bc-head"><h1>becausal</h1><p>Ask an image classifier why: the few pixels that are enough for its '
-    "label.</p></header>"
-)
+Components = dict[str, Any]  # by their id without the prefix "bc-"
 
 
-def lay_out(page: Page) -> gr.Blocks:
-    """The parts, where they stand, and what each does."""
+def build_blocks(page: Page) -> gr.Blocks:
+    """The page as a gradio app."""
     limits = page.limits
-    quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+    ui: Components = {}
     with gr.Blocks(analytics_enabled=False, title="becausal: why this label?") as blocks:
-        gr.HTML(HEAD, apply_default_css=False)
+        gr.HTML(render("header"), js_on_load=None, apply_default_css=False)
         with gr.Row(equal_height=False):
             with gr.Column(scale=4, min_width=320):
-                picture = gr.HTML(js_on_load=script.PICTURE, elem_id="bc-picture", apply_default_css=False)
-                names = list(page.models)
-                model = gr.Dropdown(names, value=names[0], label="Model", visible=len(names) > 1, elem_id="bc-model")
-                label = gr.Radio(
-                    [], label="The classifier says", info="Which of its labels is to be explained?", elem_id="bc-label"
-                )
-                with gr.Row():
-                    go = gr.Button("Explain", variant="primary", min_width=120, elem_id="bc-go")
-                    halt = gr.Button("Stop", interactive=False, min_width=120, elem_id="bc-stop")
-                gr.HTML(parts.draw_hint(), js_on_load=script.PRESSES, elem_id="bc-hint", apply_default_css=False)
-                method = gr.Dropdown(
-                    ["causal"],
-                    value="causal",
-                    label="Method",
-                    info="causal finds the smallest sets; the others rank pixels in their own ways.",
-                    elem_id="bc-method",
-                )
-                with gr.Accordion("More choices", open=False):
-                    share = gr.Radio(
-                        [("only the label", 0.0), ("half its confidence", 0.5), ("nine tenths of it", 0.9)],
-                        value=0.9,
-                        label="What must stay",
-                        elem_id="bc-share",
-                    )
-                    fill = gr.Dropdown(
-                        list(offer_fills()), value="grey", label="What hidden pixels become", elem_id="bc-fill"
-                    )
-                    grain = gr.Radio(
-                        [("fine", 56), ("medium", 32), ("coarse", 16)],
-                        value=32,
-                        label="Smallest parts",
-                        info="A finer answer is smaller, and harder to look at.",
-                        elem_id="bc-grain",
-                    )
-                    several = gr.Radio(
-                        list(range(1, MOST_SEVERAL + 1)),
-                        value=1,
-                        label="How many explanations",
-                        info="Separate ones, if there are so many (method causal).",
-                        elem_id="bc-several",
-                    )
-                    calls = gr.Slider(
-                        100,
-                        limits.max_calls,
-                        value=min(2000, limits.max_calls),
-                        step=50,
-                        label="Most calls of the classifier",
-                        elem_id="bc-calls",
-                    )
+                _add_controls(ui, list(page.models))
+                with gr.Accordion("More options", open=False):
+                    _add_options(ui, limits.max_calls)
             with gr.Column(scale=8, min_width=320, elem_classes="bc-right"), gr.Tabs():
-                with gr.Tab("Explanation"):
-                    stage = gr.HTML(
-                        parts.draw_welcome(), js_on_load=script.STAGE, elem_id="bc-stage", apply_default_css=False
-                    )
-                    witness = gr.HTML("", js_on_load=script.WITNESS, elem_id="bc-witness", apply_default_css=False)
-                    reveal = gr.HTML("", js_on_load=script.REVEAL, elem_id="bc-reveal", apply_default_css=False)
-                    others = gr.HTML("", elem_id="bc-others", js_on_load=None, apply_default_css=False)
-                with gr.Tab("Comparison"):
-                    with gr.Row(equal_height=False):
-                        other = gr.Dropdown([OTHER], value=OTHER, label="Compare the chosen method with", elem_id="bc-other")
-                        versus = gr.Button("Compare", variant="primary", scale=0, min_width=180, elem_id="bc-compare")
-                    compared = gr.HTML(
-                        parts.draw_invitation(), elem_id="bc-compared", js_on_load=None, apply_default_css=False
-                    )
-
-        chosen = [picture, model, label, method, other, stage, witness, reveal, others, compared]
-        buttons = [go, versus, halt]
-        every: dict[str, Any] = {"trigger_mode": "multiple", **quiet}  # none is left out while another is under way
-        for choice in (
-            blocks.load(page.open, None, chosen, **quiet),
-            picture.select(page.take_example, [model], chosen, **every),
-            picture.upload(page.take_upload, [model], chosen, **every),
-            model.input(page.take_model, [model], chosen, js=script.COMING, **every),
-        ):
-            for ended in (choice.success, choice.failure):  # one of them always comes
-                ended(None, None, None, js=script.THERE, api_visibility="private", trigger_mode="multiple")
-        go.click(None, None, None, js=script.TO_THE_ANSWER, api_visibility="private")
-        go.click(
-            page.explain,
-            [method, fill, label, share, grain, several, calls],
-            [stage, witness, reveal, others, *buttons],
-            concurrency_limit=None,
-            **quiet,
-        )
-        versus.click(
-            page.compare, [method, other, fill, label, share, calls], [compared, *buttons], concurrency_limit=None, **quiet
-        )
-        halt.click(page.stop, None, None, **quiet)
-        stage.select(page.show_witness, None, witness, **every)
-        blocks.unload(page.leave)
-    blocks.max_threads = limits.workers + limits.waiting + 60  # events under way at once, searches in line included
+                _add_results(ui)
+        _connect(blocks, page, ui)
+    blocks.max_threads = limits.workers + limits.waiting + 60  # concurrent events, waiting searches included
     blocks.state_session_capacity = limits.sessions
     blocks.queue(max_size=500, api_open=False, default_concurrency_limit=4)
     return blocks
+
+
+def _add_html(ui: Components, name: str, value: str = "", *, set_up: str | None = None) -> None:
+    """A component of our own HTML. set_up: the function of `static/page.js` that adds its behaviour."""
+    script = f"becausal.{set_up}(element, trigger, watch)" if set_up else None
+    ui[name] = gr.HTML(value, js_on_load=script, elem_id=f"bc-{name}", apply_default_css=False)
+
+
+def _add_controls(ui: Components, models: list[str]) -> None:
+    _add_html(ui, "image", set_up="setUpImage")
+    ui["model"] = gr.Dropdown(models, value=models[0], label="Model", visible=len(models) > 1, elem_id="bc-model")
+    ui["label"] = gr.Radio([], label="Predicted labels", info="Select the label to explain.", elem_id="bc-label")
+    with gr.Row():
+        ui["go"] = gr.Button("Explain", variant="primary", min_width=120, elem_id="bc-go")
+        ui["stop"] = gr.Button("Stop", interactive=False, min_width=120, elem_id="bc-stop")
+    _add_html(ui, "hint", render("hint"), set_up="setUpButtons")
+    ui["method"] = gr.Dropdown(
+        ["causal"],
+        value="causal",
+        label="Method",
+        info="causal searches for a minimal set of pixels; the other methods rank all pixels first.",
+        elem_id="bc-method",
+    )
+
+
+def _add_options(ui: Components, max_calls: int) -> None:
+    ui["share"] = gr.Radio(
+        list(CONFIDENCE_SHARES.items()),
+        value=0.9,
+        label="What the explanation must keep",
+        elem_id="bc-share",
+    )
+    ui["fill"] = gr.Dropdown(list(available_fills()), value="grey", label="Fill for masked pixels", elem_id="bc-fill")
+    ui["grain"] = gr.Radio(
+        list(CELL_COUNTS.items()),
+        value=32,
+        label="Level of detail",
+        info="A finer explanation has fewer pixels but is harder to see.",
+        elem_id="bc-grain",
+    )
+    ui["several"] = gr.Radio(
+        list(range(1, MAX_EXPLANATIONS + 1)),
+        value=1,
+        label="Number of explanations",
+        info="Disjoint sets (method causal only).",
+        elem_id="bc-several",
+    )
+    ui["calls"] = gr.Slider(
+        100,
+        max_calls,
+        value=min(2000, max_calls),
+        step=50,
+        label="Maximum model calls",
+        elem_id="bc-calls",
+    )
+
+
+def _add_results(ui: Components) -> None:
+    with gr.Tab("Explanation"):
+        _add_html(ui, "stage", render("welcome"), set_up="setUpExplanation")
+        _add_html(ui, "witness", set_up="setUpWitness")
+        _add_html(ui, "reveal", set_up="setUpReveal")
+        _add_html(ui, "others")
+    with gr.Tab("Comparison"):
+        with gr.Row(equal_height=False):
+            ui["other"] = gr.Dropdown(
+                [COMPARED_METHOD],
+                value=COMPARED_METHOD,
+                label="Compare with",
+                elem_id="bc-other",
+            )
+            ui["compare"] = gr.Button("Compare", variant="primary", scale=0, min_width=180, elem_id="bc-compare")
+        _add_html(ui, "compared", render("compare_intro"))
+
+
+def _connect(blocks: gr.Blocks, page: Page, ui: Components) -> None:
+    def pick(*names: str) -> list[Any]:
+        return [ui[name] for name in names]
+
+    private: dict[str, Any] = {"api_visibility": "private"}
+    quiet = {"show_progress": "hidden", **private}
+    concurrent = {"trigger_mode": "multiple", **quiet}  # no event is dropped while another one is handled
+    chosen = pick("image", "model", "label", "method", "other", "stage", "witness", "reveal", "others", "compared")
+    buttons = pick("go", "compare", "stop")
+    announce_model = "(...values) => { becausal.announce('bc-loading'); return values; }"
+    for choice in (
+        blocks.load(page.load, None, chosen, **quiet),
+        ui["image"].select(page.choose_example, [ui["model"]], chosen, **concurrent),
+        ui["image"].upload(page.choose_upload, [ui["model"]], chosen, **concurrent),
+        ui["model"].input(page.choose_model, [ui["model"]], chosen, js=announce_model, **concurrent),
+    ):
+        for ended in (choice.success, choice.failure):
+            ended(None, None, None, js="() => becausal.announce('bc-loaded')", trigger_mode="multiple", **private)
+    ui["go"].click(None, None, None, js="() => becausal.showExplanation()", **private)
+    ui["go"].click(
+        page.explain,
+        pick("method", "fill", "label", "share", "grain", "several", "calls"),
+        [*pick("stage", "witness", "reveal", "others"), *buttons],
+        concurrency_limit=None,
+        **quiet,
+    )
+    ui["compare"].click(
+        page.compare,
+        pick("method", "other", "fill", "label", "share", "calls"),
+        [ui["compared"], *buttons],
+        concurrency_limit=None,
+        **quiet,
+    )
+    ui["stop"].click(page.stop, None, None, **quiet)
+    ui["stage"].select(page.show_witness, None, ui["witness"], **concurrent)
+    blocks.unload(page.close)

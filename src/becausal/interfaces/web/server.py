@@ -1,4 +1,4 @@
-"""The server: gradio's app with two doors of our own, images in and answers out, behind the guard."""
+"""The server: gradio's app with two routes of our own, uploads and downloads, behind the guard."""
 
 import asyncio
 import logging
@@ -17,51 +17,51 @@ from becausal.api.compare import save_comparison
 from becausal.api.explanation import Explanation
 from becausal.core.contracts import Classifier
 from becausal.core.errors import BecausalError, InputError, MissingExtraError
-from becausal.interfaces.web.guard import App, Guard
+from becausal.interfaces.web.guard import UPLOAD_PATH, App, Guard
+from becausal.interfaces.web.images import Upload, clean_name, decode_image, make_examples
+from becausal.interfaces.web.job_queue import JobQueue
 from becausal.interfaces.web.limits import Limits
-from becausal.interfaces.web.pictures import Upload, clean_name, draw_examples, read_picture
-from becausal.interfaces.web.sessions import Found, Sessions
-from becausal.interfaces.web.style import COLOURS, FONT, MONO, STYLE
-from becausal.interfaces.web.work import Desk
+from becausal.interfaces.web.rendering import read_static
+from becausal.interfaces.web.sessions import Sessions, StoredResult
+from becausal.interfaces.web.theme import make_theme
 
 if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-TIDYING = 20.0  # seconds
+CLEAN_UP_SECONDS = 20.0
 
 
 def make_app(models: Mapping[str, Classifier], limits: Limits, *, hosts: frozenset[str] | None = LOOPBACK) -> App:
-    """The whole server as an ASGI app. Raises MissingExtraError where gradio is not installed.
+    """The server as an ASGI app; raises MissingExtraError if gradio is not installed.
 
-    models: by the name that is shown. hosts: the names it may be called by; None for any.
+    models: by the name that is shown. hosts: accepted host names; None for any.
     """
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before gradio looks; the page calls nobody
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before gradio is imported
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
     try:
         import gradio as gr
         from fastapi import FastAPI
     except ImportError:
         raise MissingExtraError("gradio", "web", "the page") from None
-    from becausal.interfaces.web.layout import lay_out
+    from becausal.interfaces.web.layout import build_blocks
     from becausal.interfaces.web.page import Page
 
-    sessions, desk = Sessions(limits), Desk(limits)
-    blocks = lay_out(Page(models, sessions, desk, draw_examples(), limits))
+    sessions, queue = Sessions(limits), JobQueue(limits)
 
     @asynccontextmanager
-    async def living(_: Any) -> AsyncIterator[None]:
-        tidying = asyncio.create_task(_tidy(sessions))
+    async def lifespan(_: Any) -> AsyncIterator[None]:
+        cleaning = asyncio.create_task(_clean_up(sessions))
         yield
-        tidying.cancel()
-        await asyncio.to_thread(desk.close)
+        cleaning.cancel()
+        await asyncio.to_thread(queue.close)
 
-    api = FastAPI(lifespan=living, openapi_url=None, docs_url=None, redoc_url=None)
-    _open_doors(api, sessions, limits)
+    api = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None)
+    _add_routes(api, sessions, limits)
     gr.mount_gradio_app(
         api,
-        blocks,
+        build_blocks(Page(models, sessions, queue, make_examples(), limits)),
         path="/",
         run_history=False,
         footer_links=[],
@@ -72,85 +72,73 @@ def make_app(models: Mapping[str, Classifier], limits: Limits, *, hosts: frozens
         mcp_server=False,
         pwa=False,
         enable_monitoring=False,
-        theme=_theme(gr),
-        css=STYLE,
+        theme=make_theme(gr),
+        css=read_static("page.css"),
+        head=f"<script>{read_static('page.js')}</script>",
     )
     return Guard(api, limits=limits, hosts=hosts)
 
 
-def _theme(gr: Any) -> Any:
-    """System type and the report's colours; no font is fetched from anywhere."""
-    theme = gr.themes.Base(
-        font=list(FONT), font_mono=list(MONO), radius_size=gr.themes.sizes.radius_md, text_size=gr.themes.sizes.text_md
-    )
-    light = {name: pair[0] for name, pair in COLOURS.items()}
-    return theme.set(
-        color_accent=COLOURS["border_color_accent"][0],
-        input_border_width="1px",
-        **light,
-        **{f"{name}_dark": pair[1] for name, pair in COLOURS.items()},
-    )
-
-
-async def _tidy(sessions: Sessions) -> None:
+async def _clean_up(sessions: Sessions) -> None:
     while True:
-        await asyncio.sleep(TIDYING)
-        sessions.tidy()
+        await asyncio.sleep(CLEAN_UP_SECONDS)
+        sessions.clean_up()
 
 
-def _open_doors(api: "FastAPI", sessions: Sessions, limits: Limits) -> None:
-    """Images in, answers out; both by tokens that only their page knows."""
+def _add_routes(api: "FastAPI", sessions: Sessions, limits: Limits) -> None:
+    """Routes for uploads and downloads; both use tokens that only their page knows."""
     from fastapi import Request
     from fastapi.responses import JSONResponse, Response
 
     packing = asyncio.Semaphore(2)
 
-    async def take_picture(request: Request) -> Response:
+    async def upload_image(request: Request) -> Response:
         upload = Upload(clean_name(request.query_params.get("name", "")), await request.body())
         try:
             if not upload.data:
-                raise InputError(f"{upload.name} is empty: 0 bytes")
-            await asyncio.to_thread(read_picture, upload, limits)
+                raise InputError(f"{upload.name} is empty")
+            await asyncio.to_thread(decode_image, upload, limits)
         except BecausalError as error:
             return JSONResponse({"error": str(error)}, 400)
-        return JSONResponse({"token": sessions.put(upload)})
+        return JSONResponse({"token": sessions.add_upload(upload)})
 
-    async def give_answer(request: Request) -> Response:
-        found = sessions.find(request.path_params["token"])
-        if found is None:
-            return JSONResponse({"error": "this answer is no longer here: explain the image again"}, 404)
+    async def download_result(request: Request) -> Response:
+        result = sessions.find_result(request.path_params["token"])
+        if result is None:
+            return JSONResponse({"error": "this result is no longer available: explain the image again"}, 404)
         async with packing:
-            data = await asyncio.to_thread(pack, found)
-        headers = {"Content-Disposition": f'attachment; filename="{name_file(found)}"', "Cache-Control": "no-store"}
+            data = await asyncio.to_thread(pack_result, result)
+        headers = {"Content-Disposition": f'attachment; filename="{name_zip(result)}"', "Cache-Control": "no-store"}
         return Response(data, media_type="application/zip", headers=headers)
 
-    api.add_route("/picture", take_picture, methods=["POST"])
-    api.add_route("/download/{token}", give_answer, methods=["GET"])
+    api.add_route(UPLOAD_PATH, upload_image, methods=["POST"])
+    api.add_route("/download/{token}", download_result, methods=["GET"])
 
 
-def name_file(found: Found) -> str:
-    """What a downloaded answer is called: ASCII letters, digits and dashes."""
-    label = found.answer.label if isinstance(found.answer, Explanation) else f"{found.answer.first.label}-compared"
+def name_zip(result: StoredResult) -> str:
+    """The file name of a download: ASCII letters, digits and dashes."""
+    content = result.content
+    label = content.label if isinstance(content, Explanation) else f"{content.first.label}-compared"
     return f"becausal-{re.sub(r'[^A-Za-z0-9]+', '-', label).strip('-')[:40].lower() or 'answer'}.zip"
 
 
-def pack(found: Found) -> bytes:
-    """The folder an answer is saved to, as a zip file; nothing is left on disk."""
-    folder_name = name_file(found).removesuffix(".zip")
+def pack_result(result: StoredResult) -> bytes:
+    """The folder in which a result is saved, as a zip file; nothing stays on disk."""
+    folder_name = name_zip(result).removesuffix(".zip")
     buffer = BytesIO()
-    with tempfile.TemporaryDirectory(prefix="becausal-") as place, ZipFile(buffer, "w", ZIP_DEFLATED) as archive:
-        folder = Path(place) / folder_name
-        if isinstance(found.answer, Explanation):
-            found.answer.save(folder)
+    with tempfile.TemporaryDirectory(prefix="becausal-") as temporary, ZipFile(buffer, "w", ZIP_DEFLATED) as archive:
+        folder = Path(temporary) / folder_name
+        if isinstance(result.content, Explanation):
+            result.content.save(folder)
         else:
-            save_comparison(found.answer, folder)
+            save_comparison(result.content, folder)
         for file in sorted(folder.iterdir()):
             archive.write(file, f"{folder_name}/{file.name}")
     return buffer.getvalue()
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that is bound already, so that a port in use is said at once. Raises InputError."""
+    """A bound socket, so that a port in use is reported at once; raises InputError if that fails."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
@@ -167,7 +155,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def make_server(app: App) -> "uvicorn.Server":
-    """The server of an app; `run(sockets=[…])` serves until it is told to stop."""
+    """The server of an app; `run(sockets=[…])` serves until it is interrupted."""
     import uvicorn
 
     config = uvicorn.Config(
@@ -181,6 +169,6 @@ def make_server(app: App) -> "uvicorn.Server":
         limit_concurrency=600,
     )
     server = uvicorn.Server(config)
-    # Open pages hold a connection each; that they are cut off when the server ends is no error.
+    # Every open page holds a connection; closing them on shutdown is not an error worth logging.
     logging.getLogger("uvicorn.error").addFilter(lambda record: not server.should_exit)
     return server

@@ -1,1 +1,1 @@
-"""The subject: responsibility, its refinement, our own search, and the definitions by brute force."""
+"""The causal methods: the search `causal`, the paper's `dc-causal`, and the definitions by brute force."""

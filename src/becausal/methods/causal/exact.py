@@ -1,8 +1,8 @@
-"""The definitions themselves, by brute force, for images of a few pixels.
+"""The definitions by brute force, for images of a few pixels.
 
-Everything here follows the text of the definitions and nothing else; it asks all 2^n subsets of n pixels and serves as
-the slow twin of the fast code. A classifier is a table `holds`, (2^n,) bool: entry m says whether the target is kept
-when pixel i is *visible* for each bit i of m.
+The code follows the definitions literally: it evaluates all 2^n subsets of n pixels and serves as the reference
+implementation in tests. A classifier is a table `holds`, (2^n,) bool: entry m tells whether the target is kept when
+exactly the pixels i with bit i of m set are visible. Sets of pixels are integers, read as bits in the same way.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,24 +14,40 @@ from becausal.core.contracts import Grid, Visible
 from becausal.core.errors import OptionError
 
 Table = NDArray[np.bool_]  # (2^n,), indexed by the bits of the visible pixels
-LARGEST = 20  # pixels: a million subsets
+MAX_PIXELS = 20  # a million subsets
 
 
 def all_visible(grid: Grid) -> Visible:
-    """Every subset of the grid's pixels, (2^n, *grid); row m shows pixel i (row-major) where bit i of m is set."""
+    """Every subset of the grid's pixels, (2^n, *grid); row m shows pixel i (row-major) where bit i of m is set.
+
+    Args:
+        grid: Shape of the image.
+
+    Raises:
+        OptionError: The grid has more than 20 pixels.
+    """
     n = int(np.prod(grid))
-    if n > LARGEST:
-        raise OptionError(f"brute force is for at most {LARGEST} pixels, and {grid} has {n}")
+    if n > MAX_PIXELS:
+        raise OptionError(f"brute force takes at most {MAX_PIXELS} pixels, the grid {grid} has {n}")
     return (np.arange(2**n)[:, None] >> np.arange(n) & 1).astype(bool).reshape(-1, *grid)
 
 
 def tabulate(keeps: Callable[[Visible], NDArray[np.bool_]], grid: Grid) -> Table:
-    """The table of a classifier given as a function from (m, *grid) visible sets to whether each keeps the target."""
+    """The table of a classifier.
+
+    Args:
+        keeps: From visible sets, (m, *grid), to whether each keeps the target, (m,).
+        grid: Shape of the image.
+    """
     return np.asarray(keeps(all_visible(grid)), bool)
 
 
 def subsets(members: int) -> Iterator[int]:
-    """All subsets of a set written as bits, the empty set first."""
+    """All subsets of a set, the empty set first.
+
+    Args:
+        members: The set, as bits.
+    """
     subset = 0
     while True:
         yield subset
@@ -41,10 +57,14 @@ def subsets(members: int) -> Iterator[int]:
 
 
 def witnesses(holds: Table, pixel: int) -> Iterator[int]:
-    """Definition 1: the witnesses, as bits of hidden pixels, to the fact that the pixel is a cause.
+    """Definition 1: the witnesses for the pixel being a cause, as bits of masked pixels.
 
-    SC1: the pixel is not in the witness. SC2: hiding any subset of the witness keeps the target. SC3: hiding the witness
-    and the pixel loses it.
+    SC1: the pixel is not in the witness. SC2: masking any subset of the witness keeps the target. SC3: masking the
+    witness and the pixel loses it.
+
+    Args:
+        holds: Table of the classifier.
+        pixel: Index of the pixel.
     """
     everything = len(holds) - 1
     for witness in range(len(holds)):
@@ -57,33 +77,60 @@ def witnesses(holds: Table, pixel: int) -> Iterator[int]:
 
 
 def is_cause(holds: Table, pixel: int) -> bool:
-    """Whether the pixel is a (singleton) cause of the target."""
+    """Whether the pixel is a (singleton) cause of the target.
+
+    Args:
+        holds: Table of the classifier.
+        pixel: Index of the pixel.
+    """
     return next(witnesses(holds, pixel), None) is not None
 
 
 def degree(holds: Table, pixel: int) -> float:
-    """Definition 2: 1/(k+1), k the size of the smallest witness; 0 if the pixel is no cause."""
+    """Definition 2: 1/(k+1) with k the size of the smallest witness; 0 if the pixel is not a cause.
+
+    Args:
+        holds: Table of the classifier.
+        pixel: Index of the pixel.
+    """
     sizes = [witness.bit_count() for witness in witnesses(holds, pixel)]
     return 1.0 / (min(sizes) + 1) if sizes else 0.0
 
 
 def responsibilities(holds: Table) -> NDArray[np.float64]:
-    """The degree of responsibility of every pixel, (n,)."""
+    """The degree of responsibility of every pixel, (n,).
+
+    Args:
+        holds: Table of the classifier.
+    """
     pixels = (len(holds) - 1).bit_length()
     return np.array([degree(holds, i) for i in range(pixels)])
 
 
 def is_explanation(holds: Table, visible: int) -> bool:
-    """Definition 3: the set is sufficient, and no proper subset of it is."""
+    """Definition 3: whether the set is sufficient and no proper subset of it is.
+
+    Args:
+        holds: Table of the classifier.
+        visible: The set, as bits.
+    """
     return bool(holds[visible]) and not any(holds[part] for part in subsets(visible) if part != visible)
 
 
 def explanations(holds: Table) -> list[int]:
-    """All explanations, as bits of visible pixels, smallest first."""
+    """All explanations, as bits of visible pixels, smallest first.
+
+    Args:
+        holds: Table of the classifier.
+    """
     found = [m for m in range(len(holds)) if holds[m] and is_explanation(holds, m)]
     return sorted(found, key=lambda m: (m.bit_count(), m))
 
 
 def smallest_size(holds: Table) -> int:
-    """The size of the smallest sufficient set."""
+    """The size of the smallest sufficient set.
+
+    Args:
+        holds: Table of the classifier.
+    """
     return int(min(m.bit_count() for m in range(len(holds)) if holds[m]))

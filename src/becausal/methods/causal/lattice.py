@@ -1,20 +1,26 @@
-"""A grid seen in cells, and what hiding them has cost: pure, of any dimension."""
+"""A grid divided into cells, and the estimated cost of removing them; for any number of dimensions."""
 
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from becausal.core.blur import box_blur
 from becausal.core.contracts import Grid, Visible
 
-Cells = NDArray[np.bool_]  # over the lattice: True = shown
+Cells = NDArray[np.bool_]  # over the lattice: True = visible
+Kind = TypeVar("Kind", bound=np.generic)
 
 
 @dataclass(frozen=True)
 class Lattice:
-    """A grid seen in cells of side `grain`; the last ones along an axis may be cut short.
+    """A grid divided into cells of side `grain`; the last cells along an axis may be shorter.
 
-    within: pixels outside of these, (*grid,), are never shown; a cell that crosses their border is cut there.
+    Attributes:
+        grid: Shape of the grid in pixels.
+        grain: Side of a cell in pixels.
+        within: (*grid,) pixels that may be visible, None for all; cells are cut off at their border.
     """
 
     grid: Grid
@@ -25,38 +31,39 @@ class Lattice:
     def shape(self) -> Grid:
         return tuple(-(-side // self.grain) for side in self.grid)
 
+    def expand(self, values: NDArray[Kind]) -> NDArray[Kind]:
+        """One value per cell, (..., *lattice), as one per pixel, (..., *grid)."""
+        before = (slice(None),) * (values.ndim - len(self.grid))
+        for axis in range(-1, -len(self.grid) - 1, -1):  # last axis first: the others then repeat whole rows
+            values = np.repeat(values, self.grain, axis=axis)
+        return values[before + tuple(slice(0, side) for side in self.grid)]
+
     def show(self, cells: Cells) -> Visible:
         """Sets of cells, (..., *lattice), as sets of pixels, (..., *grid)."""
-        pixels = cells
-        for axis in range(-1, -len(self.grid) - 1, -1):  # the last one first: the others then repeat whole rows
-            pixels = np.repeat(pixels, self.grain, axis=axis)
-        before = (slice(None),) * (cells.ndim - len(self.grid))
-        pixels = pixels[before + tuple(slice(0, side) for side in self.grid)]
+        pixels = self.expand(cells)
         return pixels if self.within is None else pixels & self.within
 
-    def collect(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """One number per pixel, (*grid,), added up per cell."""
+    def sum_cells(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """One value per pixel, (*grid,), summed per cell, (*lattice,)."""
         for axis, side in enumerate(self.grid):
             values = np.add.reduceat(values, np.arange(0, side, self.grain), axis=axis)
         return values
 
-    def enclose(self, within: Visible) -> tuple["Lattice", Cells]:
-        """The lattice with nothing outside of these pixels, and the cells that have any of them."""
-        return replace(self, within=within), self.collect(within.astype(np.float64)) > 0
-
-    def spread(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """One number per cell as one per pixel, (*grid,)."""
-        for axis in range(values.ndim):
-            values = np.repeat(values, self.grain, axis=axis)
-        return values[tuple(slice(0, side) for side in self.grid)]
+    def restrict(self, within: Visible) -> tuple["Lattice", Cells]:
+        """The lattice limited to these pixels, and the cells that have at least one of them."""
+        return replace(self, within=within), self.sum_cells(within.astype(np.float64)) > 0
 
 
 @dataclass
 class RemovalCost:
-    """What hiding has cost so far, per cell: the loss of margin, shared among the cells that were hidden for it.
+    """Estimated cost of removing each cell: the observed loss of margin, shared by the cells removed together.
 
-    Old experience fades as the set changes, since it was had in other company. expected: what was thought before, per
-    cell; it counts as much as `weight` trials, and does not fade.
+    Observations decay while the set changes, since they were made with other cells visible.
+
+    Attributes:
+        shape: Shape of the lattice.
+        expected: (*lattice,) prior estimate, None for none. It does not decay.
+        weight: How many observations the prior estimate counts for.
     """
 
     shape: Grid
@@ -69,17 +76,17 @@ class RemovalCost:
         self.loss = np.zeros(self.shape)
         self.trials = np.zeros(self.shape)
 
-    def learn(self, parts: Cells, losses: NDArray[np.float64]) -> None:
-        """Note what the loss of each part, (n, *lattice), cost."""
-        self.loss += add_up(parts, losses / np.maximum(sizes_of(parts), 1))
-        self.trials += add_up(parts, np.ones(len(parts)))
+    def observe(self, parts: Cells, losses: NDArray[np.float64]) -> None:
+        """Add the loss of margin, (n,), that the removal of each part, (n, *lattice), caused."""
+        self.loss += weighted_sum(parts, losses / np.maximum(set_sizes(parts), 1))
+        self.trials += weighted_sum(parts, np.ones(len(parts)))
 
-    def fade(self, keep: float) -> None:
+    def decay(self, keep: float) -> None:
         self.loss *= keep
         self.trials *= keep
 
     def estimate(self) -> NDArray[np.float64]:
-        """The expected loss per cell; cells never tried, of which nothing was thought before, get the mean."""
+        """The expected loss per cell; the mean for cells without observations and prior."""
         if self.expected is not None:
             return np.asarray((self.loss + self.weight * self.expected) / (self.trials + self.weight), np.float64)
         total = self.trials.sum()
@@ -87,22 +94,18 @@ class RemovalCost:
         return np.where(self.trials > 0, self.loss / np.maximum(self.trials, 1e-12), mean)
 
 
-def sizes_of(sets: Cells) -> NDArray[np.intp]:
-    """How many cells each of the sets, (n, *lattice), has."""
+def set_sizes(sets: Cells) -> NDArray[np.intp]:
+    """The number of cells in each of the sets, (n, *lattice)."""
     return np.array([np.count_nonzero(one) for one in sets], np.intp)  # faster than a sum over bool
 
 
-def add_up(sets: Cells, worths: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Each cell's sum of the worths of the sets, (n, *lattice), it is in."""
-    return np.asarray(np.einsum("i,i...->...", worths, sets), np.float64)  # a matrix product would call threads for it
+def weighted_sum(sets: Cells, weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """For each cell the summed weights of the sets, (n, *lattice), that contain it."""
+    return np.asarray(np.einsum("i,i...->...", weights, sets), np.float64)  # a matrix product would start threads
 
 
 def smooth(values: NDArray[np.float64], radius: int) -> NDArray[np.float64]:
-    """Each cell's mean over the cells up to `radius` away along every axis; the border's values go on beyond it."""
+    """Box filter: the mean over the cells up to `radius` away along every axis; border values are repeated outside."""
     for axis in range(values.ndim):
-        padding = [(0, 0)] * values.ndim
-        padding[axis] = (radius + 1, radius)
-        sums = np.cumsum(np.pad(values, padding, mode="edge"), axis=axis)
-        along = np.moveaxis(sums, axis, 0)
-        values = np.moveaxis(along[2 * radius + 1 :] - along[: -2 * radius - 1], 0, axis) / (2 * radius + 1)
+        values = box_blur(values, radius, axis)
     return values

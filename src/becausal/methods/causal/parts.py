@@ -1,6 +1,6 @@
-"""Random parts of a set of cells, to try to hide: drawn a round at a time, where little harm is expected.
+"""Random parts of a set of cells that may be removed, drawn where the expected removal cost is low.
 
-Weights are whole numbers, so that sums of them are exact and every machine draws the same parts.
+Weights are integers, so that their sums are exact and every machine draws the same parts.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,41 +12,44 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.methods.causal.lattice import Cells, sizes_of
+from becausal.methods.causal.lattice import Cells, set_sizes
 
-BLOCK = 0.35  # the side of a block, relative to that of a box of the same size
-STRETCH = 0.35  # how much the sides of a box differ, as the deviation of a logarithm
-RADII = 96  # sizes a box is tried in
-WEIGHT = 1 << 16  # of a cell of which mean harm is expected
+BLOCK = 0.35  # side of a block, relative to that of a box of the same size
+STRETCH = 0.35  # standard deviation of the logarithm of a box's side ratios
+RADII = 96  # number of candidate sizes of a box
+WEIGHT = 1 << 16  # of a cell with mean expected cost
 
 
 @dataclass(frozen=True)
-class Proposer:
-    """Draws parts of a set of cells, (*lattice,), each about a stated share of it.
+class PartSampler:
+    """Draws parts of a set of cells, each with about a given share of it.
 
-    harm: what hiding each cell is expected to cost. trust: how strongly places of little expected harm are preferred; 0
-    draws places evenly.
+    Attributes:
+        cells: (*lattice,) the set.
+        cost: (*lattice,) expected cost of removing each cell.
+        rng: Source of randomness.
+        trust: How strongly cells with a low expected cost are preferred; 0 draws cells uniformly.
     """
 
     cells: Cells
-    harm: NDArray[np.float64]
+    cost: NDArray[np.float64]
     rng: np.random.Generator
     trust: float = 1.0
 
     def draw(self, kinds: Sequence[str], share: float) -> Cells:
-        """Parts, one of each of these kinds, (n, *lattice); those that have nothing, or everything, are left out."""
+        """One part of each of these kinds, (n, *lattice); empty parts and parts with all cells are left out."""
         count = len(self._members)
         wanted = max(1, round(share * count))
-        drawn = [KINDS[kind](self, kinds.count(kind), wanted) for kind in dict.fromkeys(kinds)]
+        drawn = [PART_KINDS[kind](self, kinds.count(kind), wanted) for kind in dict.fromkeys(kinds)]
         parts = np.concatenate(drawn)
-        sizes = sizes_of(parts)
+        sizes = set_sizes(parts)
         return np.asarray(parts[(sizes > 0) & (sizes < count)])
 
     def boxes(self, count: int, wanted: int) -> Cells:
-        """Boxes around places, of random proportions, each just large enough to hold the wanted number of cells."""
+        """Boxes of random proportions around random cells, each just large enough to have the wanted number of cells."""
         sides = np.array(self.cells.shape)
-        places = np.unravel_index(self._places(count), self.cells.shape)
-        centres = np.stack(places, axis=1)[:, None, :] + 0.5
+        drawn = np.unravel_index(self._draw_cells(count), self.cells.shape)
+        centres = np.stack(drawn, axis=1)[:, None, :] + 0.5
         stretch = np.exp(self.rng.normal(0.0, STRETCH, (count, 1, len(sides))))
         reach = _radii(max(self.cells.shape))[None, :, None] * stretch  # (boxes, radii, axes)
         low = np.maximum(np.floor(centres - reach), 0).astype(np.intp)
@@ -57,7 +60,7 @@ class Proposer:
         return self._within(low[first], high[first])
 
     def strips(self, count: int, wanted: int) -> Cells:
-        """Slabs from one of the sides, each just thick enough."""
+        """Slabs along one side of the lattice, each just thick enough."""
         sides = self.cells.shape
         low, high = np.zeros((count, len(sides)), np.intp), np.tile(sides, (count, 1))
         axes, backwards = self.rng.integers(len(sides), size=count).tolist(), self.rng.integers(2, size=count).tolist()
@@ -70,7 +73,7 @@ class Proposer:
         return self._within(low, high)
 
     def blocks(self, count: int, wanted: int) -> Cells:
-        """Parts of several smaller blocks, of a lattice that is shifted at random; their number is just enough."""
+        """Unions of just enough blocks of a coarser, randomly shifted lattice."""
         side = max(1, round(BLOCK * wanted ** (1 / self.cells.ndim)))
         parts = np.zeros((count, self.cells.size), bool)
         for part in parts:
@@ -79,40 +82,40 @@ class Proposer:
                 block = (block[:, None] * (along // side + 2) + (np.arange(along) + shift) // side).reshape(-1)
             block = block[self._members]
             sizes, weights = np.bincount(block), np.bincount(block, self._weights)
-            there = np.flatnonzero(sizes)
-            # Whose exponential time is over first is drawn first: by weight, one after the other.
-            there = there[np.argsort(self.rng.standard_exponential(len(there)) / weights[there])]
-            enough = np.searchsorted(np.cumsum(sizes[there]), wanted) + 1
+            order = np.flatnonzero(sizes)
+            # Sorting by exponential times divided by weight is weighted sampling without replacement.
+            order = order[np.argsort(self.rng.standard_exponential(len(order)) / weights[order])]
+            enough = np.searchsorted(np.cumsum(sizes[order]), wanted) + 1
             chosen = np.zeros(len(sizes), bool)
-            chosen[there[:enough]] = True
+            chosen[order[:enough]] = True
             part[self._members] = chosen[block]
         return parts.reshape(count, *self.cells.shape)
 
     @cached_property
     def _members(self) -> NDArray[np.intp]:
-        """The numbers of the cells."""
+        """Flat indices of the cells in the set."""
         return np.flatnonzero(self.cells)
 
     @cached_property
     def _weights(self) -> NDArray[np.int64]:
-        """How likely each of them is drawn."""
-        expected = self.harm.reshape(-1)[self._members]
-        about = expected - expected.mean()
-        spread = float(np.sqrt((about * about).mean()))
-        if not spread > 0 or not self.trust > 0:
+        """Sampling weight of each member."""
+        expected = self.cost.reshape(-1)[self._members]
+        centred = expected - expected.mean()
+        deviation = float(np.sqrt((centred * centred).mean()))
+        if not deviation > 0 or not self.trust > 0:
             return np.full(len(expected), WEIGHT)
-        about = np.minimum(np.maximum(about / spread, -3), 3)
-        return np.asarray(np.rint(WEIGHT * np.exp(-self.trust * about)).astype(np.int64) + 1, np.int64)
+        score = np.minimum(np.maximum(centred / deviation, -3), 3)
+        return np.asarray(np.rint(WEIGHT * np.exp(-self.trust * score)).astype(np.int64) + 1, np.int64)
 
-    def _places(self, count: int) -> NDArray[np.intp]:
-        """Cells, likelier where little harm is expected: their numbers."""
+    def _draw_cells(self, count: int) -> NDArray[np.intp]:
+        """Flat indices of random members, likelier where the expected cost is low."""
         sums = np.cumsum(self._weights)
         chosen = np.searchsorted(sums, self.rng.integers(0, sums[-1], count), side="right")
         return np.asarray(self._members[chosen], np.intp)
 
     @cached_property
     def _sums(self) -> NDArray[np.intp]:
-        """How many cells lie before each corner of the lattice, along all axes."""
+        """Summed-area table: the number of members before each corner of the lattice."""
         sums = np.zeros([side + 1 for side in self.cells.shape], np.intp)
         inner = sums[(slice(1, None),) * sums.ndim]
         inner[...] = self.cells
@@ -121,7 +124,7 @@ class Proposer:
         return sums
 
     def _count(self, low: NDArray[np.intp], high: NDArray[np.intp]) -> NDArray[np.intp]:
-        """How many cells boxes have; low and high: (..., axes)."""
+        """The number of members in each box; low and high: (..., axes)."""
         steps = [step // self._sums.itemsize for step in self._sums.strides]
         ends = [((low[..., axis] * step, -1), (high[..., axis] * step, 1)) for axis, step in enumerate(steps)]
         found = np.zeros(low.shape[:-1], np.intp)
@@ -130,7 +133,7 @@ class Proposer:
         return found
 
     def _within(self, low: NDArray[np.intp], high: NDArray[np.intp]) -> Cells:
-        """The cells in each box, (n, *lattice); low and high: (n, axes)."""
+        """The members in each box, (n, *lattice); low and high: (n, axes)."""
         parts = self.cells[None]
         for axis, side in enumerate(self.cells.shape):
             at = np.arange(side)
@@ -141,10 +144,10 @@ class Proposer:
         return parts
 
 
-KINDS: dict[str, Callable[[Proposer, int, int], Cells]] = {
-    "box": Proposer.boxes,
-    "strip": Proposer.strips,
-    "blocks": Proposer.blocks,
+PART_KINDS: dict[str, Callable[[PartSampler, int, int], Cells]] = {
+    "box": PartSampler.boxes,
+    "strip": PartSampler.strips,
+    "blocks": PartSampler.blocks,
 }
 
 

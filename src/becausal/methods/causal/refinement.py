@@ -18,14 +18,15 @@ Leaves = list[tuple[Region, float]]
 
 @dataclass(frozen=True, kw_only=True)
 class DcCausal:
-    """The paper's method, `dc-causal`.
+    """The method of the paper: responsibility of regions, refined and summed over random partitions.
 
-    partitions: N, how many random partitions are refined and summed.
-    parts: s, into how many regions each region is split.
-    smallest: a region with a side under this share of the view's is not refined further.
-    threshold: only regions with a responsibility above it are refined.
-    redraw: how often another partition is drawn where all parts are equally responsible; 0 takes it as the end.
-    strict: demand SC2 of every subset of the witness, not only of the witness itself.
+    Attributes:
+        partitions: Number of random partitions that are refined and summed (N in the paper).
+        parts: Number of regions each region is split into (s in the paper).
+        smallest: A region with a side below this share of the view's is not refined.
+        threshold: Only regions with a responsibility above it are refined.
+        redraw: How often another partition is drawn where all parts are equally responsible; 0 stops refining there.
+        strict: Require SC2 for every subset of the witness, not only for the witness itself.
     """
 
     partitions: int = 50
@@ -42,16 +43,16 @@ class DcCausal:
         if self.partitions < 1:
             raise OptionError(f"partitions must be at least 1, not {self.partitions}")
         if not 2 <= self.parts <= 12:
-            raise OptionError(f"parts must lie in 2..12 (2^parts mutants are asked), not {self.parts}")
+            raise OptionError(f"parts must be 2 to 12 (2^parts mutants are evaluated), not {self.parts}")
         if not 0.0 < self.smallest <= 1.0:
-            raise OptionError(f"smallest must lie in 0..1, not {self.smallest}")
+            raise OptionError(f"smallest must be above 0 and at most 1, not {self.smallest}")
         if not 0.0 <= self.threshold < 1.0:
-            raise OptionError(f"threshold must lie in 0..1, not {self.threshold}")
+            raise OptionError(f"threshold must be at least 0 and below 1, not {self.threshold}")
         if self.redraw < 0:
             raise OptionError(f"redraw must be 0 or more, not {self.redraw}")
 
     def search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]:
-        """Algorithm 3, lines 1 to 9: refine N partitions side by side, each with its own generator."""
+        """Algorithm 3, lines 1 to 9: refine N partitions in parallel, each with its own generator."""
         grid = problem.grid
         runs = [self.refine(grid, own) for own in rng.spawn(self.partitions)]
         saliency = np.zeros(grid)
@@ -61,20 +62,20 @@ class DcCausal:
         return Finding(saliency)
 
     def refine(self, grid: Grid, rng: np.random.Generator) -> Search[Leaves]:
-        """Algorithm 2 from the whole view, breadth first; each leaf with its responsibility."""
+        """Algorithm 2 from the whole view, breadth first: the leaves with their responsibility."""
         intact = np.ones(grid, bool)
         leaves: Leaves = []
-        front = [(whole(grid), 0.0, self.redraw)]
-        while front:
-            partitions = [split(region, self.parts, rng) for region, _, _ in front]
+        pending = [(whole(grid), 0.0, self.redraw)]
+        while pending:
+            partitions = [split(region, self.parts, rng) for region, _, _ in pending]
             waves = [mutants(intact, parts) for parts in partitions]
             try:
                 answers = yield np.concatenate(waves)
             except Stop:
-                return leaves + [(region, degree) for region, degree, _ in front if degree > 0]  # as far as it is known
+                return leaves + [(region, degree) for region, degree, _ in pending if degree > 0]  # the last known values
             following: list[tuple[Region, float, int]] = []
             start = 0
-            for (region, known, redraws), parts, wave in zip(front, partitions, waves, strict=True):
+            for (region, known, redraws), parts, wave in zip(pending, partitions, waves, strict=True):
                 holds = answers.holds[start : start + len(wave)]
                 start += len(wave)
                 result = degrees(holds, len(parts), strict=self.strict)
@@ -91,7 +92,7 @@ class DcCausal:
                         following.append((part, float(degree), self.redraw))
                     else:
                         leaves.append((part, float(degree)))
-            front = following
+            pending = following
         return leaves
 
     def _refinable(self, region: Region, grid: Grid) -> bool:

@@ -1,4 +1,4 @@
-"""Algorithm 1: the responsibility of each part of a partition, from the answers to all 2^s mutants."""
+"""Algorithm 1: the responsibility of each part of a partition, from all 2^s mutants."""
 
 from functools import cache
 
@@ -10,16 +10,16 @@ from becausal.core.regions import Region, shown_without
 
 
 @cache
-def hidden_table(parts: int) -> NDArray[np.bool_]:
-    """(2^parts, parts) bool: row m hides part j where bit j of m is set."""
+def masked_table(parts: int) -> NDArray[np.bool_]:
+    """(2^parts, parts) bool: row m masks part j where bit j of m is set."""
     return (np.arange(2**parts)[:, None] >> np.arange(parts) & 1).astype(bool)
 
 
 def mutants(base: Visible, parts: tuple[Region, ...]) -> Visible:
-    """All (2^s, *grid) ways to hide some of the parts; row 0 hides none."""
+    """All (2^s, *grid) ways to mask some of the parts; row 0 masks none."""
     rows = [
-        shown_without(base, tuple(p for p, hidden in zip(parts, row, strict=True) if hidden))
-        for row in hidden_table(len(parts))
+        shown_without(base, tuple(p for p, masked in zip(parts, row, strict=True) if masked))
+        for row in masked_table(len(parts))
     ]
     return np.stack(rows)
 
@@ -27,18 +27,18 @@ def mutants(base: Visible, parts: tuple[Region, ...]) -> Visible:
 def degrees(holds: NDArray[np.bool_], parts: int, *, strict: bool = False) -> NDArray[np.float64]:
     """The degree of responsibility of each part, (parts,), from whether each mutant keeps the target, (2^parts,).
 
-    r = 1/(k+1) with k the fewest parts hidden in a mutant that shows part j, keeps the target, and loses it when j is
-    hidden too (SC3); 0 where there is none. With `strict`, every mutant that hides a subset of those k must keep the
-    target as well (SC2 to the letter); the two agree wherever hiding more never restores the target.
+    r = 1/(k+1), where k is the smallest number of masked parts in a mutant that shows part j, keeps the target, and
+    loses it when j is masked too (SC3); 0 where there is no such mutant. With `strict`, every mutant that masks a subset
+    of those k parts must keep the target as well (SC2 in full). The two agree where masking more never restores the target.
     """
     rows = np.arange(2**parts)
     kept = holds
     if strict:
         kept = holds.copy()
         for j in range(parts):
-            hides = rows & (1 << j) != 0
-            kept[hides] &= kept[rows[hides] ^ (1 << j)]
-    sizes = hidden_table(parts).sum(axis=1)
+            masks = rows & (1 << j) != 0
+            kept[masks] &= kept[rows[masks] ^ (1 << j)]
+    sizes = masked_table(parts).sum(axis=1)
     result = np.zeros(parts)
     for j in range(parts):
         shows = rows & (1 << j) == 0
@@ -49,6 +49,6 @@ def degrees(holds: NDArray[np.bool_], parts: int, *, strict: bool = False) -> ND
 
 
 def responsibility(base: Visible, parts: tuple[Region, ...], *, strict: bool = False) -> Search[NDArray[np.float64]]:
-    """Ask all mutants of one partition and return the parts' degrees of responsibility."""
+    """Evaluate all mutants of one partition and return the degrees of responsibility of its parts."""
     answers = yield mutants(base, parts)
     return degrees(answers.holds, len(parts), strict=strict)

@@ -1,1 +1,1 @@
-"""TODO models/endpoint."""
+"""Models on a server, called through the Open Inference Protocol."""

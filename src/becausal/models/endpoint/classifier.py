@@ -1,116 +1,87 @@
-"""Models that can only be called: endpoints of the Open Inference Protocol (Triton, MLServer, TorchServe, KServe).
+"""Models on a server that speaks the Open Inference Protocol (Triton, MLServer, TorchServe, KServe).
 
-`oip:http://HOST:PORT/v2/models/NAME`. What the server says of the model decides shape, type and layout; images are
-resized, hidden and normalised here, exactly as for a model in a file, and sent in batches. Answers are kept on disk.
+`oip:http://HOST:PORT/v2/models/NAME`. The server's metadata state shape, type and layout. Images are resized, masked and
+normalised here, exactly as for a model in a file, and sent in batches. Answers are cached on disk. The notes of the
+classifier report what was paid for.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import ModelInfo, Pixels, Visible
+from becausal.core.contracts import ModelInfo, Pixels
 from becausal.core.errors import AnswerError, ModelError, OptionError, OutputError
 from becausal.models.array_model import ArrayClassifier
-from becausal.models.compose import Composer, StagedArrays
-from becausal.models.endpoint.cache import AnswerCache, own_folder
+from becausal.models.compose import Composer
+from becausal.models.endpoint.cache import AnswerCache, default_folder
 from becausal.models.endpoint.caller import Caller
-from becausal.models.endpoint.metadata import NAMED, Entry, pick_output, read_entry
+from becausal.models.endpoint.metadata import pick_output, read_input
 from becausal.models.endpoint.options import Address, EndpointOptions, make_headers, parse_address, parse_endpoint
-from becausal.models.endpoint.transport import Transport, say_status
-from becausal.models.endpoint.wire import DTYPES, Served, read_json, read_metadata
-from becausal.models.outputs import name_classes, probe_pictures, read_output
-from becausal.models.preprocess import Normalisation, choose_numbers, plan_geometry
-from becausal.models.settings import Settings
+from becausal.models.endpoint.transport import Transport, describe_status
+from becausal.models.endpoint.wire import ServerMetadata, read_json, read_metadata
+from becausal.models.outputs import NAMED_OUTPUTS, make_decoder, make_probe_images, name_classes
+from becausal.models.preprocess import Normalisation
+from becausal.models.settings import ModelSettings
+from becausal.models.signature import ImageInput
 
-_BODY = 16 * 2**20  # bytes of a request, about, where nothing says how many images it may have
-_MOST = 32
-
-
-@final
-class OipClassifier:
-    """An endpoint as a classifier; `info.notes` grows by what was spent."""
-
-    def __init__(self, inner: ArrayClassifier, caller: Caller, price: float | None) -> None:
-        self._inner = inner
-        self._caller = caller
-        self._price = price
-
-    @property
-    def info(self) -> ModelInfo:
-        info, spent = self._inner.info, self._caller.tally.say(self._price)
-        return replace(info, notes=(*info.notes, *self._caller.notes, *([spent] if spent else [])))
-
-    @property
-    def batch_size(self) -> int:
-        return self._inner.batch_size
-
-    @property
-    def fixed_sizes(self) -> tuple[int, ...]:
-        return ()
-
-    def stage(self, view: Pixels, background: Pixels) -> StagedArrays:
-        return self._inner.stage(view, background)
-
-    def ask(self, staged: Sequence[StagedArrays], which: NDArray[np.intp], visible: Visible) -> NDArray[Any]:
-        return self._inner.ask(staged, which, visible)
-
-    def classify(self, pixels: Pixels) -> NDArray[Any]:
-        return self._inner.classify(pixels)
+_MAX_BODY = 16 * 2**20  # approximate size of a request in bytes, if the server does not limit the batch
+_MAX_BATCH = 32
 
 
-def load(target: str, settings: Settings) -> OipClassifier:
-    """The model behind an address. Raises ModelError, NetworkError or OptionError, none of which repeats a secret."""
+def load(target: str, settings: ModelSettings) -> ArrayClassifier:
+    """The model at an address. Raises ModelError, NetworkError or OptionError, none of which repeats a secret."""
     address = parse_address(target)
-    options = _with_settings(parse_endpoint(settings.endpoint), settings)
+    options = _read_options(settings)
     headers = make_headers(address, options)
     transport = Transport(address, options, headers)
-    served = _read_served(transport, address)
+    metadata = _read_metadata(transport, address)
     extensions = _read_extensions(transport, address)
-    entry = read_entry(served, options)
-    output, chosen = pick_output(served.outputs, options.output)
+    image_input = read_input(metadata, options)
+    output, output_notes = pick_output(metadata.outputs, options.output)
     binary = options.binary == "yes" or (options.binary == "auto" and "binary_tensor_data" in extensions)
-    dtype = np.dtype(DTYPES[entry.tensor.datatype])
-    numbers, how = choose_numbers(settings.numbers, channels=entry.channels, is_integer=dtype.kind in "iu")
-    geometry, assumed = plan_geometry(
-        entry.grid, resize=settings.resize, crop=settings.crop, interpolation=settings.interpolation
+    dtype = image_input.dtype
+    plan = settings.plan_preprocessing(image_input.channels, image_input.grid, is_integer=dtype.kind in "iu")
+    prepare = _make_prepare(plan.normalisation, image_input, plan.channels)
+    composer = Composer(prepare, layout=image_input.layout, dtype=dtype)
+    images = composer.batch(make_probe_images(plan.geometry.grid, plan.channels))
+    server_limit = _read_max_batch(transport, address) if "model_configuration" in extensions else None
+    image_bytes = images[0].size * (dtype.itemsize if binary else _json_bytes(dtype))
+    limit = _find_limit(image_input, settings.loading.batch_size, server_limit, image_bytes)
+    caller = Caller(address, transport, image_input, output=output, binary=binary, limit=limit)
+    raw = caller.probe(images)
+    decoder, decoder_notes = make_decoder(
+        raw,
+        returns=settings.returns or NAMED_OUTPUTS.get((caller.output or "").lower()),
+        source="the option" if settings.returns else f"the name {caller.output}",
     )
-    channels = entry.channels if numbers.order != "grey" else 3
-    composer = Composer(_make_prepare(numbers, entry, channels), layout=entry.layout, dtype=dtype)
-    pixels = composer.batch(probe_pictures(geometry.grid, channels))
-    largest = _read_largest(transport, address) if "model_configuration" in extensions else None
-    limit = _find_limit(entry, settings.batch_size, largest, pixels[0].size * (dtype.itemsize if binary else _digits(dtype)))
-    caller = Caller(address, transport, entry, output=output, binary=binary, limit=limit)
-    raw = caller.probe(pixels)
-    said = settings.output or NAMED.get((caller.output or "").lower())
-    reading, heard = read_output(raw, said=said, by="the option" if settings.output else f"the name {caller.output}")
     info = ModelInfo(
         spec=f"oip:{address.url}",
         kind="oip",
-        geometry=geometry,
-        channels=channels,
-        labels=name_classes(reading, settings.labels),
-        output=reading.output,
-        numbers=str(numbers),
-        device=address.place,
-        inputs=str(entry.tensor),
-        outputs="; ".join(str(tensor) for tensor in served.outputs) or f"{caller.output} {list(raw.shape[1:])}",
-        notes=(*entry.notes, *how, *assumed, *chosen, *heard, *_warn(address, headers)),
+        geometry=plan.geometry,
+        channels=plan.channels,
+        labels=name_classes(decoder, settings.labels),
+        output=decoder.kind,
+        normalisation=str(plan.normalisation),
+        device=address.location,
+        inputs=str(image_input.tensor),
+        outputs="; ".join(str(tensor) for tensor in metadata.outputs) or f"{caller.output} {list(raw.shape[1:])}",
+        notes=(*image_input.notes, *plan.notes, *output_notes, *decoder_notes, *_warn(address, headers)),
         loading=settings.loading.record(),
     )
-    _open_cache(caller, options, _identity(address, served, entry, caller.output), raw)
-    inner = ArrayClassifier(info, composer, caller, reading, batch_size=limit)
-    return OipClassifier(inner, caller, options.price)
+    _open_cache(caller, options, _identify(address, metadata, image_input, caller.output), raw)
+    return ArrayClassifier(info, composer, caller, decoder, batch_size=limit, report=lambda: caller.report(options.price))
 
 
-def _with_settings(options: EndpointOptions, settings: Settings) -> EndpointOptions:
-    """The options, with what a TOML file says of names and layout where they say nothing."""
-    for name, given in (("--device", settings.device != "cpu"), ("--half", settings.half)):
-        if given:
-            raise OptionError(f"an endpoint runs as its server decides: leave {name} out")
+def _read_options(settings: ModelSettings) -> EndpointOptions:
+    """The endpoint options, with names and layout from a TOML file where the options do not state them."""
+    for name, is_given in (("--device", settings.loading.device != "cpu"), ("--half", settings.loading.half)):
+        if is_given:
+            raise OptionError(f"the server decides where its model runs: remove {name}")
+    options = parse_endpoint(settings.loading.endpoint)
     return replace(
         options,
         input=options.input or settings.input_name,
@@ -119,83 +90,87 @@ def _with_settings(options: EndpointOptions, settings: Settings) -> EndpointOpti
     )
 
 
-def _make_prepare(numbers: Normalisation, entry: Entry, channels: int) -> Callable[[Pixels], NDArray[Any]]:
-    """Pixels to the model's numbers. Raises ModelError where its type cannot hold them."""
-    dtype = np.dtype(DTYPES[entry.tensor.datatype])
+def _make_prepare(normalisation: Normalisation, image_input: ImageInput, channels: int) -> Callable[[Pixels], NDArray[Any]]:
+    """The function that normalises pixels. Raises ModelError if the input's type cannot hold the result."""
+    dtype = image_input.dtype
     if dtype.kind == "f":
-        return numbers.apply
-    grey = numbers.apply(np.repeat(np.arange(256, dtype=np.uint8)[:, None], channels, axis=1))
+        return normalisation.apply
+    values = normalisation.apply(np.repeat(np.arange(256, dtype=np.uint8)[:, None], channels, axis=1))
     limits = np.iinfo(dtype)
-    if np.abs(grey - np.rint(grey)).max() > 0.01 or grey.min() < limits.min - 0.01 or grey.max() > limits.max + 0.01:
+    is_integer = np.abs(values - np.rint(values)).max() <= 0.01
+    if not is_integer or values.min() < limits.min - 0.01 or values.max() > limits.max + 0.01:
         raise ModelError(
-            f"the input {entry.tensor} takes whole numbers from {limits.min} to {limits.max}, and the preprocessing "
-            f"{numbers.name} makes others: take raw, or write mean and scale in a TOML file"
+            f"the input {image_input.tensor} takes integers from {limits.min} to {limits.max}, but the normalisation "
+            f"{normalisation.name} produces other values: use raw, or write mean and scale in a TOML file"
         )
-    return lambda pixels: np.rint(numbers.apply(pixels))
+    return lambda pixels: np.rint(normalisation.apply(pixels))
 
 
-def _read_served(transport: Transport, address: Address) -> Served:
+def _read_metadata(transport: Transport, address: Address) -> ServerMetadata:
     reply = transport.request("GET", address.model)
     if reply.status != 200:
-        raise ModelError(f"there is no model at {address.url}: {say_status(reply)}")
-    served = read_metadata(reply, address.url)
+        raise ModelError(f"there is no model at {address.url}: {describe_status(reply)}")
+    metadata = read_metadata(reply, address.url)
     ready = transport.request("GET", f"{address.model}/ready")
     if ready.status not in (200, 404, 405):  # not every server has this page
-        raise ModelError(f"{address.url} is not ready: {say_status(ready)}")
-    return served
+        raise ModelError(f"{address.url} is not ready: {describe_status(ready)}")
+    return metadata
 
 
 def _read_extensions(transport: Transport, address: Address) -> tuple[str, ...]:
-    """What the server can do besides; nothing where it does not say."""
-    reply = transport.request("GET", address.server)
+    """The protocol extensions that the server supports."""
+    names = _read_entry(transport, address, address.server, "extensions")
+    return tuple(str(name) for name in names) if isinstance(names, list) else ()
+
+
+def _read_max_batch(transport: Transport, address: Address) -> int | None:
+    """The maximum batch size in Triton's configuration of the model."""
+    size = _read_entry(transport, address, f"{address.model}/config", "max_batch_size")
+    return size if isinstance(size, int) and size > 0 else None
+
+
+def _read_entry(transport: Transport, address: Address, path: str, key: str) -> Any:
+    """An entry of the JSON object at a path; None if it is not there."""
+    reply = transport.request("GET", path)
     try:
-        said = read_json(reply, address.url).get("extensions") if reply.status == 200 else None
+        return read_json(reply.body, address.url).get(key) if reply.status == 200 else None
     except AnswerError:
-        said = None
-    return tuple(str(word) for word in said) if isinstance(said, list) else ()
+        return None
 
 
-def _read_largest(transport: Transport, address: Address) -> int | None:
-    """The largest batch in Triton's configuration of the model."""
-    reply = transport.request("GET", f"{address.model}/config")
-    try:
-        said = read_json(reply, address.url).get("max_batch_size") if reply.status == 200 else None
-    except AnswerError:
-        said = None
-    return said if isinstance(said, int) and said > 0 else None
+def _find_limit(image_input: ImageInput, given: int | None, server_limit: int | None, image_bytes: int) -> int:
+    """Maximum number of images per request."""
+    if image_input.batch is not None:
+        return image_input.batch
+    wanted = given or max(1, min(_MAX_BATCH, _MAX_BODY // image_bytes))
+    return wanted if server_limit is None else min(wanted, server_limit)
 
 
-def _find_limit(entry: Entry, said: int | None, largest: int | None, size: int) -> int:
-    """How many images to send at once; size: the bytes of one."""
-    if entry.batch is not None:
-        return entry.batch
-    return min(said or max(1, min(_MOST, _BODY // size)), largest or _MOST * _BODY)
-
-
-def _digits(dtype: np.dtype[Any]) -> int:
-    """About how many bytes a number has in JSON."""
+def _json_bytes(dtype: np.dtype[Any]) -> int:
+    """Approximate size of a number in JSON."""
     return 4 if dtype.kind in "iu" else 20
 
 
-def _identity(address: Address, served: Served, entry: Entry, output: str | None) -> bytes:
-    """Which model the kept answers belong to, as far as its address and its metadata tell."""
-    return hashlib.sha256("\n".join([address.url, served.document, str(entry.tensor), str(output)]).encode()).digest()
+def _identify(address: Address, metadata: ServerMetadata, image_input: ImageInput, output: str | None) -> bytes:
+    """The identity of the model that cached answers belong to, as far as address and metadata show it."""
+    parts = [address.url, metadata.document, str(image_input.tensor), str(output)]
+    return hashlib.sha256("\n".join(parts).encode()).digest()
 
 
-def _open_cache(caller: Caller, options: EndpointOptions, identity: bytes, probe: NDArray[Any]) -> None:
-    """Let answers be kept. A folder that was asked for must be usable; our own may fail, which is noted."""
+def _open_cache(caller: Caller, options: EndpointOptions, model: bytes, probe: NDArray[Any]) -> None:
+    """Start caching. A folder given by the user must be usable; a problem with the default one is only noted."""
     if options.cache is None:
         return
-    folder = own_folder() if options.cache == "own" else options.cache
+    folder = default_folder() if options.cache == "default" else options.cache
     try:
-        caller.remember(AnswerCache(folder, max_bytes=options.cache_mb * 2**20), identity, probe)
+        caller.use_cache(AnswerCache(folder, max_bytes=options.cache_mb * 2**20), model, probe)
     except OutputError as error:
-        if options.cache != "own":
+        if options.cache != "default":
             raise
-        caller.notes.append(f"answers are not kept: {error}")
+        caller.notes.append(f"answers are not cached: {error}")
 
 
 def _warn(address: Address, headers: dict[str, str]) -> tuple[str, ...]:
     if address.scheme == "http" and headers and not address.is_local:
-        return ("headers and credentials go over plain http, which others on the way can read: take https",)
+        return ("headers and credentials are sent over plain http, which others can read: use https",)
     return ()

@@ -1,9 +1,9 @@
-"""Requests to an endpoint over one kept connection: attempts, pauses, limits, and errors in words.
+"""HTTP requests to one server, with httpx: retries, pauses, limits, and error messages without secrets.
 
-Only the standard library. A redirect is never followed: credentials go to the address that was given and nowhere else.
+A redirect is never followed: credentials are sent to the given address only. Proxies, .netrc and other settings of the
+environment are ignored, and no cookies are kept.
 """
 
-import http.client
 import json
 import random
 import socket
@@ -14,37 +14,65 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http.client import responses
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, final
 from urllib.parse import urlsplit
 
-from becausal.core.errors import AnswerError, NetworkError, OptionError
+from becausal.core.errors import AnswerError, MissingExtraError, NetworkError, OptionError
+from becausal.core.text import one_line
 from becausal.models.endpoint.options import Address, EndpointOptions
 
 RETRIED = (408, 425, 429, 502, 503, 504)
-MAX_BYTES = 64 * 2**20  # of one answer: a thousand images of a thousand classes are half of it
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
-_PIECE = 2**16
+MAX_BYTES = 64 * 2**20  # of one response: twice the scores of a thousand images of a thousand classes as JSON
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back: the status, the headers by their lower-case names, the body."""
+    """A response: the status, the headers by their lower-case names, the body."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
 
-class _Again(Exception):
-    """An attempt that failed in a way that may pass."""
+class _RetryableError(Exception):
+    """An attempt that failed for a reason that may be temporary."""
+
+
+class _ConnectionTrace:
+    """What happens on the connection during one request, reported by httpx.
+
+    is_new: the connection was opened for this request. has_data: the server sent something. has_response: it sent the
+    head of an HTTP response.
+    """
+
+    is_new = has_data = has_response = False
+
+    def report(self, event: str, info: Mapping[str, Any]) -> None:
+        if event == "connection.connect_tcp.started":
+            self.is_new = True
+        elif event == "http11.receive_response_headers.complete":
+            self.has_response = True
+        elif event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+            stream = info["return_value"]
+            read = stream.read
+
+            def watched_read(*arguments: Any, **options: Any) -> bytes:
+                data: bytes = read(*arguments, **options)
+                self.has_data |= bool(data)
+                return data
+
+            stream.read = watched_read
 
 
 @final
 class Transport:
-    """One endpoint's connection.
+    """One server's connection, opened with the first request and kept alive. Not safe for threads: callers take turns.
 
-    sleep, clock, rng: the world outside, handed in so that tests need not wait. max_bytes: of one answer.
-    Not safe for threads: who asks takes turns.
+    headers: sent with every request; their values are removed from error messages. sleep, clock, rng: replaced in tests.
+    max_bytes: maximum size of a response. Raises OptionError for an invalid certificate file.
     """
 
     def __init__(
@@ -60,48 +88,50 @@ class Transport:
     ) -> None:
         self._address = address
         self._options = options
-        self._headers = {"User-Agent": "becausal", "Accept": "application/json, application/octet-stream", **headers}
+        self._has_credentials = any(name.lower() == "authorization" for name in headers)
         self._sleep, self._clock, self._rng = sleep, clock, rng or random.Random()
         words = {word for value in headers.values() for word in value.split() if len(word) > 3}
-        self._secrets = [word.encode() for word in words - {"Bearer", "Basic"}]
+        self._secrets = sorted(words - {"Bearer", "Basic"}, key=len, reverse=True)
         self._max_bytes = max_bytes
         self._next_turn = 0.0
         self._has_answered = False
-        self._connection = _open(address, options)
-        self.close = weakref.finalize(self, self._connection.close)
+        self._trace = _ConnectionTrace()
+        self._client = _open_client(options, headers)
+        self.close = weakref.finalize(self, self._client.close)
 
     def request(self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Reply:
-        """The reply to a request, after as many attempts as it takes.
+        """The reply to a request, after as many attempts as needed and allowed.
 
-        Raises NetworkError where none comes in time, where we are refused, or sent elsewhere; AnswerError for a reply
-        that is too large. Any other status is the caller's to judge.
+        Raises:
+            NetworkError: No reply came in time, or the server refused the request or redirected it.
+            AnswerError: The reply is too large. Any other status is for the caller to judge.
         """
-        begun, attempt, options = self._clock(), 0, self._options
+        start, attempt, options = self._clock(), 0, self._options
         while True:
-            begun += self._wait_turn()  # the wait for our turn is no fault of the server's
-            left = options.deadline - (self._clock() - begun)
-            asked = 0.0
+            start += self._wait_turn()  # waiting for the rate limit does not count
+            left = options.deadline - (self._clock() - start)
+            wanted_pause = 0.0
             try:
                 reply = self._attempt(method, path, body, headers or {}, min(options.timeout, max(left, 0.001)))
                 if reply.status not in RETRIED:
-                    return self._admitted(reply)
-                problem, asked = f"it answered {say_status(reply)}", _retry_after(reply)
-            except _Again as error:
+                    return self._accept(reply)
+                problem, wanted_pause = f"it answered {describe_status(reply)}", _read_retry_after(reply)
+            except _RetryableError as error:
                 problem = str(error)
             attempt += 1
-            pause = max(asked, self._pause(attempt))
-            if attempt > options.retries or self._clock() + pause - begun > options.deadline:
-                waited = f", asking for {asked:g} s of patience" if asked > options.deadline else ""
-                tries = "1 attempt" if attempt == 1 else f"{attempt} attempts"
-                raise NetworkError(f"{self._address.url} cannot be asked: {problem}{waited} ({tries})")
+            pause = max(wanted_pause, self._pause(attempt))
+            if attempt > options.retries or self._clock() + pause - start > options.deadline:
+                waited = f", and asked to wait for {wanted_pause:g} s" if wanted_pause > options.deadline else ""
+                count = "1 attempt" if attempt == 1 else f"{attempt} attempts"
+                raise NetworkError(f"the request to {self._address.url} failed: {problem}{waited} ({count})")
             self._sleep(pause)
 
     def _pause(self, attempt: int) -> float:
-        """Twice as long each time, and by chance up to half of it less, so that many askers do not come back at once."""
-        return float(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (attempt - 1)) * (1 - 0.5 * self._rng.random()))
+        """Exponential backoff, shortened at random by up to half so that clients do not retry all at once."""
+        return float(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (attempt - 1)) * (1 - 0.5 * self._rng.random()))
 
     def _wait_turn(self) -> float:
-        """Wait until the rate allows another request, and say how long that took."""
+        """Wait until the rate limit allows another request; the seconds waited."""
         if self._options.rate is None:
             return 0.0
         now = self._clock()
@@ -111,138 +141,166 @@ class Transport:
         self._next_turn = now + wait + 1 / self._options.rate
         return wait
 
-    def _admitted(self, reply: Reply) -> Reply:
-        """The reply, unless it is a refusal or leads elsewhere."""
+    def _accept(self, reply: Reply) -> Reply:
+        """The reply, unless it refuses or redirects the request."""
         url = self._address.url
         if reply.status in (401, 403):
-            has = "the credentials given" if "Authorization" in self._headers else "a request without credentials"
-            raise NetworkError(f"{url} refuses {has} ({say_status(reply)}): give --endpoint token_env=VARIABLE, or a header")
+            what = "the given credentials" if self._has_credentials else "a request without credentials"
+            advice = "give --endpoint token_env=VARIABLE, or a header"
+            raise NetworkError(f"{url} refuses {what} ({describe_status(reply)}): {advice}")
         if 300 <= reply.status < 400:
-            where = _say_place(reply.headers.get("location", ""))
-            raise NetworkError(
-                f"{url} sends us on to {where}, which is not followed: give that address if it is the right one"
-            )
+            where = _describe_location(reply.headers.get("location", ""))
+            raise NetworkError(f"{url} redirects to {where}, which is not followed: give that address if it is correct")
         return reply
 
     def _attempt(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], timeout: float) -> Reply:
-        """One request and its reply; what may pass raises _Again, what will not NetworkError."""
-        kept = self._connection.sock is not None
+        """One request and its reply. Raises _RetryableError if another attempt may succeed, else NetworkError."""
+        import httpx
+
+        trace = self._trace
         try:
-            try:
-                return self._exchange(method, path, body, headers, timeout)
-            except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError, ConnectionAbortedError):
-                if not kept:
-                    raise
-                self._connection.close()  # a kept connection that was closed meanwhile: no fault of anyone's
-                return self._exchange(method, path, body, headers, timeout)
-        except (OSError, http.client.HTTPException) as error:
-            self._connection.close()
-            problem = _say_problem(error, self._address, timeout)
-            is_final = isinstance(error, ssl.SSLCertVerificationError) or not self._has_answered
-            if is_final and not isinstance(error, (ConnectionResetError, http.client.IncompleteRead)):
+            return self._exchange(method, path, body, headers, timeout)
+        except (httpx.TransportError, httpx.InvalidURL, UnicodeError) as error:
+            is_protocol_error = isinstance(error, httpx.RemoteProtocolError)
+            is_cut = isinstance(error, httpx.ReadError) or (is_protocol_error and (trace.has_response or not trace.has_data))
+            is_stale = is_cut and not trace.is_new and not trace.has_data
+            is_untrusted = isinstance(_find_cause(error), ssl.SSLCertVerificationError)
+            problem = _describe_failure(error, trace, self._address, timeout)
+            if is_untrusted or not (self._has_answered or is_cut):
                 raise NetworkError(f"{self._address.url} cannot be reached: {problem}") from None
-            raise _Again(problem) from None
-        except BaseException:
-            self._connection.close()  # half of a reply may still be under way
-            raise
+            if not is_stale:
+                raise _RetryableError(problem) from None
+        return self._attempt(method, path, body, headers, timeout)  # the server had closed the idle connection
 
     def _exchange(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], timeout: float) -> Reply:
-        connection = self._connection
-        connection.timeout = timeout
-        if connection.sock is not None:
-            connection.sock.settimeout(timeout)
+        """One request on one connection."""
         until = self._clock() + timeout
-        try:
-            connection.request(method, path, body, {**self._headers, **headers})
-        except BrokenPipeError:
-            if connection.sock is None:
-                raise
-            # A server that refuses a large body may answer and close before all of it is sent: the answer counts.
-        response = connection.getresponse()
-        self._has_answered = True
-        content = self._read(response, until)
-        if response.status != 200:
-            content = self._scrubbed(content)
-        return Reply(response.status, {key.lower(): value for key, value in response.getheaders()}, content)
+        trace = self._trace
+        trace.is_new = trace.has_data = trace.has_response = False
+        with self._client.stream(
+            method,
+            self._address.root + path,
+            content=body,
+            headers=dict(headers),
+            timeout=timeout,
+            extensions={"trace": trace.report},
+        ) as response:
+            self._has_answered = True
+            content = self._read(response, until, timeout)
+        if response.status_code != 200:
+            content = self.scrub(content.decode("utf-8", "replace")).encode()
+        return Reply(response.status_code, dict(response.headers), content)
 
-    def _scrubbed(self, content: bytes) -> bytes:
-        """A server's words about an error, without what only it and we should know, should it repeat that."""
+    def scrub(self, text: str) -> str:
+        """A text from the server without the secrets that were sent to it."""
         for secret in self._secrets:
-            content = content.replace(secret, b"***")
-        return content
+            text = text.replace(secret, "***")
+        return text
 
-    def _read(self, response: http.client.HTTPResponse, until: float) -> bytes:
-        """The body, as far as it may be long and late; whatever comes after it belongs to nobody."""
-        promised = response.length  # None where the body ends with its last chunk, or with the connection
-        pieces, size = [], 0
-        while promised is None or size < promised:
-            if max(size, promised or 0) > self._max_bytes:
-                limit = f"{self._max_bytes / 2**20:.3g} MiB"
-                raise AnswerError(f"{self._address.url} answered with more than {limit}: that is no list of scores")
-            if self._clock() > until:
-                raise TimeoutError
-            piece = response.read1(_PIECE if promised is None else min(_PIECE, promised - size))
-            if not piece:
-                break
+    def _read(self, response: Any, until: float, timeout: float) -> bytes:
+        """The body. Raises AnswerError if it is too large, _RetryableError if it takes too long."""
+        length = response.headers.get("content-length", "")
+        size = int(length) if length.isdecimal() else 0  # as announced; more is never read
+        pieces, received = [], 0
+        for piece in response.iter_raw() if size <= self._max_bytes else ():
             pieces.append(piece)
-            size += len(piece)
-        if promised is not None and size < promised:
-            raise http.client.IncompleteRead(b"", promised - size)
-        response.close()  # the connection stays open for the next request
+            received += len(piece)
+            if received > self._max_bytes:
+                break
+            if self._clock() > until:
+                raise _RetryableError(f"no answer within {timeout:.3g} s")
+        if max(size, received) > self._max_bytes:
+            limit = f"{self._max_bytes / 2**20:.3g} MiB"
+            raise AnswerError(f"{self._address.url} answered with more than {limit}, which cannot be a table of scores")
         return b"".join(pieces)
 
 
-def say_status(reply: Reply) -> str:
-    """A status in words, with what the server says of it: 503 Service Unavailable: model is loading."""
-    name = http.client.responses.get(reply.status, "")
-    return f"{reply.status} {name}".strip() + (f": {said}" if (said := _say_error(reply.body)) else "")
-
-
-def _say_error(body: bytes) -> str:
-    """The server's own words for an error, in one short line; empty where they are none for people."""
+def _open_client(options: EndpointOptions, headers: Mapping[str, str]) -> Any:
+    """An httpx client with one kept-alive connection and nothing from the environment."""
     try:
-        said: Any = json.loads(body)
-    except ValueError:
+        import httpx
+    except ImportError:
+        raise MissingExtraError("httpx", "endpoint", "an oip: model") from None
+    context = ssl.create_default_context()
+    if options.ca is not None:
+        try:
+            context.load_verify_locations(options.ca)
+        except (OSError, ssl.SSLError):
+            raise OptionError(f"{options.ca} contains no certificates in PEM format") from None
+    own = {"User-Agent": "becausal", "Accept": "application/json, application/octet-stream", "Accept-Encoding": "identity"}
+    return httpx.Client(
+        headers={**own, **headers},
+        verify=context,
+        trust_env=False,
+        follow_redirects=False,
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
+        limits=httpx.Limits(max_connections=1, keepalive_expiry=None),
+    )
+
+
+def describe_status(reply: Reply) -> str:
+    """A status with its name and the server's message, e.g. 503 Service Unavailable: model is loading."""
+    message = _read_message(reply.body)
+    return f"{reply.status} {responses.get(reply.status, '')}".strip() + (f": {message}" if message else "")
+
+
+def _read_message(body: bytes) -> str:
+    """The message in the body of an error response, in one short line; empty if there is none."""
+    try:
+        content: Any = json.loads(body)
+    except (ValueError, RecursionError):
         return ""
-    if isinstance(said, dict):
-        said = said.get("error", said.get("message", said.get("detail", "")))
-    return "".join(c if c.isprintable() else " " for c in said)[:200].strip() if isinstance(said, str) else ""
+    if isinstance(content, dict):
+        content = content.get("error", content.get("message", content.get("detail", "")))
+    return one_line(content, 200) if isinstance(content, str) else ""
 
 
-def _say_place(location: str) -> str:
-    """Where a redirect leads, without what may be secret in it."""
+def _describe_location(location: str) -> str:
+    """Where a redirect leads, without parts that may be secret."""
     try:
-        place = urlsplit(location)
+        parts = urlsplit(location)
     except ValueError:
-        return "nowhere"
-    return f"{place.scheme}://{place.hostname}{place.path}" if place.hostname else place.path or "nowhere"
+        return "an unknown address"
+    return f"{parts.scheme}://{parts.hostname}{parts.path}" if parts.hostname else parts.path or "an unknown address"
 
 
-def _say_problem(error: Exception, address: Address, timeout: float) -> str:
-    match error:
+def _find_cause(error: BaseException) -> BaseException:
+    """The error of the operating system or the TLS library behind one of httpx, else the error itself."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, OSError):
+        found = found.__cause__ or found.__context__
+    return found or error
+
+
+def _describe_failure(error: Exception, trace: _ConnectionTrace, address: Address, timeout: float) -> str:
+    import httpx
+
+    if isinstance(error, (httpx.InvalidURL, UnicodeError)):
+        return f"{address.host} is not a valid host name"
+    if isinstance(error, httpx.TimeoutException):
+        return f"no answer within {timeout:.3g} s"
+    if isinstance(error, httpx.RemoteProtocolError):
+        if trace.has_response:
+            return "the response was incomplete"
+        return "the response is not HTTP" if trace.has_data else "the connection was closed"
+    match _find_cause(error):
         case socket.gaierror():
             return f"there is no host {address.host}"
         case ConnectionRefusedError():
-            return f"nothing listens at {address.place}"
-        case TimeoutError():
-            return f"no answer within {timeout:.3g} s"
-        case ssl.SSLCertVerificationError():
-            return f"its certificate is not trusted ({error.verify_message}): --endpoint ca=FILE names one to trust"
-        case ssl.SSLError():
-            return f"no TLS connection ({error.reason or 'handshake failed'})"
-        case http.client.RemoteDisconnected() | ConnectionResetError() | ConnectionAbortedError() | BrokenPipeError():
-            return "the connection was cut"
-        case http.client.IncompleteRead():
-            return "the answer broke off"
-        case http.client.HTTPException():
-            return f"it does not speak HTTP ({type(error).__name__})"
-        case OSError():
-            return error.strerror or type(error).__name__
+            return f"no server is listening at {address.location}"
+        case ssl.SSLCertVerificationError() as cause:
+            return f"its certificate is not trusted ({cause.verify_message}): add it with --endpoint ca=FILE"
+        case ssl.SSLError() as cause:
+            return f"no TLS connection ({cause.reason or 'handshake failed'})"
+        case ConnectionResetError() | ConnectionAbortedError() | BrokenPipeError():
+            return "the connection was closed"
+        case OSError() as cause:
+            return cause.strerror or type(cause).__name__
     return type(error).__name__
 
 
-def _retry_after(reply: Reply) -> float:
-    """The seconds a server asks us to wait; 0 where it does not."""
+def _read_retry_after(reply: Reply) -> float:
+    """The seconds that the server asks to wait; 0 if it does not."""
     text = reply.headers.get("retry-after", "").strip()
     if text.isdecimal():
         return float(text)
@@ -251,16 +309,3 @@ def _retry_after(reply: Reply) -> float:
     except ValueError:
         return 0.0
     return max(0.0, (when.replace(tzinfo=when.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
-
-
-def _open(address: Address, options: EndpointOptions) -> http.client.HTTPConnection:
-    """A connection that opens with the first request, and again whenever it was closed."""
-    if address.scheme == "http":
-        return http.client.HTTPConnection(address.host, address.port or 80)
-    context = ssl.create_default_context()
-    if options.ca is not None:
-        try:
-            context.load_verify_locations(options.ca)
-        except (OSError, ssl.SSLError):
-            raise OptionError(f"{options.ca} holds no certificates in PEM form") from None
-    return http.client.HTTPSConnection(address.host, address.port or 443, context=context)

@@ -1,7 +1,7 @@
-"""The Open Inference Protocol's words: a model's metadata, the question of a batch, the answer; as JSON or binary.
+"""Messages of the Open Inference Protocol: a model's metadata, inference requests and responses, as JSON or binary.
 
-In JSON a number is written as Python writes the double it becomes, so a float32 arrives as the float32 it was. In the
-binary form (the extension `binary_tensor_data`) a JSON head is followed by the tensors' bytes, little-endian.
+In JSON a number is written as Python writes the double it becomes, so every float32 arrives exactly. In the binary form
+(the extension `binary_tensor_data`) a JSON head is followed by the tensors' bytes, little-endian.
 """
 
 import json
@@ -13,141 +13,123 @@ import numpy as np
 from numpy.typing import NDArray
 
 from becausal.core.errors import AnswerError, ModelError
+from becausal.core.text import one_line
 from becausal.models.endpoint.transport import Reply
+from becausal.models.signature import DTYPES, TensorInfo
 
-DTYPES = {
-    "BOOL": "?", "UINT8": "<u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "<i1", "INT16": "<i2",
-    "INT32": "<i4", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
-}  # fmt: skip
-PICTURES = tuple(name for name in DTYPES if name not in ("BOOL", "UINT64", "UINT32"))  # what pixels may become
 _HEAD_LENGTH = "Inference-Header-Content-Length"
 
 
 @dataclass(frozen=True)
-class Tensor:
-    """An input or output as metadata describes it; None in the shape stands for any number."""
+class ServerMetadata:
+    """What the server states about a model. document: the metadata as JSON, which identifies the state of the model."""
 
-    name: str
-    datatype: str
-    shape: tuple[int | None, ...]
-
-    def __str__(self) -> str:
-        sides = ",".join("N" if side is None else str(side) for side in self.shape)
-        return f"{self.name} {self.datatype} [{sides}]"
-
-
-@dataclass(frozen=True)
-class Served:
-    """A served model's metadata. document: the same as it came, for telling one state of the model from another."""
-
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
     document: str
 
 
 @dataclass(frozen=True)
-class Answered:
-    """The outputs of one inference by name, and the version that gave them, where it is said."""
+class InferenceResult:
+    """The outputs of one inference by name, and the model version, None if the server does not state it."""
 
     outputs: dict[str, NDArray[Any]]
     version: str | None
 
 
-def read_json(reply: Reply, url: str) -> dict[str, Any]:
-    """The JSON object in a reply. Raises AnswerError for anything else."""
-    return _object(reply.body, url)
-
-
-def read_metadata(reply: Reply, url: str) -> Served:
-    """A model's metadata. Raises ModelError for a document that is none."""
+def read_json(body: bytes, url: str) -> dict[str, Any]:
+    """The JSON object in a response. Raises AnswerError for anything else."""
     try:
-        said = read_json(reply, url)
-        inputs, outputs = (tuple(_tensor(item) for item in said.get(key) or ()) for key in ("inputs", "outputs"))
+        content = json.loads(body)
+    except (ValueError, RecursionError):
+        start = one_line(body[:40].decode("utf-8", "replace"))
+        raise AnswerError(f"{url} sent a response that is not JSON: {start!r}") from None
+    if not isinstance(content, dict):
+        raise AnswerError(f"{url} sent a JSON {type(content).__name__}; expected an object")
+    return content
+
+
+def read_metadata(reply: Reply, url: str) -> ServerMetadata:
+    """A model's metadata. Raises ModelError if the reply is something else."""
+    try:
+        content = read_json(reply.body, url)
+        inputs, outputs = (tuple(_read_tensor(item) for item in content.get(key) or ()) for key in ("inputs", "outputs"))
     except (AnswerError, KeyError, TypeError, ValueError, AttributeError):
-        raise ModelError(f"{url} gives no metadata of the Open Inference Protocol: is it the address of a model?") from None
-    return Served(inputs, outputs, json.dumps(said, sort_keys=True))
+        expected = "metadata of the Open Inference Protocol"
+        raise ModelError(f"{url} sent no {expected}: check that it is the address of a model") from None
+    return ServerMetadata(inputs, outputs, json.dumps(content, sort_keys=True))
 
 
-def encode(entry: Tensor, batch: NDArray[Any], output: str | None, *, binary: bool) -> tuple[bytes, dict[str, str]]:
-    """The body and the headers that ask about a batch, which is of the entry's type and sent in its own shape."""
-    put: dict[str, Any] = {"name": entry.name, "shape": list(batch.shape), "datatype": entry.datatype}
+def encode(tensor: TensorInfo, batch: NDArray[Any], output: str | None, *, binary: bool) -> tuple[bytes, dict[str, str]]:
+    """Body and headers of an inference request for a batch, which has the tensor's type."""
+    sent: dict[str, Any] = {"name": tensor.name, "shape": list(batch.shape), "datatype": tensor.datatype}
     wanted: dict[str, Any] = {} if output is None else {"outputs": [{"name": output}]}
     if binary:
-        data = np.ascontiguousarray(batch, np.dtype(DTYPES[entry.datatype])).tobytes()
-        put["parameters"] = {"binary_data_size": len(data)}
+        data = np.ascontiguousarray(batch, tensor.dtype).tobytes()
+        sent["parameters"] = {"binary_data_size": len(data)}
         if output is None:
             wanted = {"parameters": {"binary_data_output": True}}
         else:
             wanted["outputs"][0]["parameters"] = {"binary_data": True}
-        head = json.dumps({"inputs": [put], **wanted}).encode()
+        head = json.dumps({"inputs": [sent], **wanted}).encode()
         return head + data, {"Content-Type": "application/octet-stream", _HEAD_LENGTH: str(len(head))}
-    text = json.dumps({**wanted, "inputs": [{**put, "data": []}]})
-    return (text[: -len("]}]}")] + _numbers(batch) + "]}]}").encode("ascii"), {"Content-Type": "application/json"}
+    text = json.dumps({**wanted, "inputs": [{**sent, "data": []}]})
+    return (text[: -len("]}]}")] + _format_values(batch) + "]}]}").encode("ascii"), {"Content-Type": "application/json"}
 
 
-def decode(reply: Reply, url: str) -> Answered:
-    """The outputs in a reply. Raises AnswerError for what is not of the protocol, or contradicts itself."""
+def decode(reply: Reply, url: str) -> InferenceResult:
+    """The outputs in a reply. Raises AnswerError if it does not follow the protocol, or is inconsistent."""
     head, rest = reply.body, memoryview(b"")
     length = reply.headers.get(_HEAD_LENGTH.lower())
     if length is not None:
         if not length.strip().isdecimal() or int(length) > len(reply.body):
-            raise AnswerError(f"{url} gave a binary answer whose head is said to have {length!r} bytes")
+            raise AnswerError(f"{url} sent a binary response with an invalid head length, {length!r}")
         head, rest = reply.body[: int(length)], memoryview(reply.body)[int(length) :]
-    said = _object(head, url)
-    items = said.get("outputs")
+    content = read_json(head, url)
+    items = content.get("outputs")
     if not isinstance(items, list) or not items:
-        why = f": {' '.join(error.split())[:200]}" if isinstance(error := said.get("error"), str) else ""
-        raise AnswerError(f"{url} gave an answer without outputs{why}")
+        reason = f": {one_line(error, 200)}" if isinstance(error := content.get("error"), str) else ""
+        raise AnswerError(f"{url} sent a response without outputs{reason}")
     found: dict[str, NDArray[Any]] = {}
     for item in items:
         try:
-            tensor = _tensor(item)
+            tensor = _read_tensor(item)
             size = (item.get("parameters") or {}).get("binary_data_size")
-            if tensor.datatype not in DTYPES:
+            if tensor.dtype is None:
                 rest = rest[size or 0 :]
                 continue
             if size is None:
-                values = _flat(item["data"], tensor.datatype)
+                values = _parse_values(item["data"], tensor.datatype)
             else:
-                values = np.frombuffer(rest[:size], DTYPES[tensor.datatype])
+                values = np.frombuffer(rest[:size], tensor.dtype)
                 rest = rest[size:]
             found[tensor.name] = values.reshape([int(side or 0) for side in tensor.shape])
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             shape = item.get("shape") if isinstance(item, dict) else None
-            raise AnswerError(f"{url} gave an output that is said to have the shape {shape}, and has not") from None
+            raise AnswerError(f"{url} sent an output whose values do not fit its shape {shape}") from None
     if not found:
-        raise AnswerError(f"{url} gave no output of numbers, but {', '.join(str(item.get('datatype')) for item in items)}")
-    version = said.get("model_version")
-    return Answered(found, str(version) if version not in (None, "") else None)
+        types = ", ".join(str(item.get("datatype")) for item in items)
+        raise AnswerError(f"{url} sent no numeric output, only {types}")
+    version = content.get("model_version")
+    return InferenceResult(found, str(version) if version not in (None, "") else None)
 
 
-def _object(body: bytes, url: str) -> dict[str, Any]:
-    try:
-        said = json.loads(body)
-    except (ValueError, RecursionError):
-        start = "".join(c if c.isprintable() else " " for c in body[:40].decode("utf-8", "replace")).strip()
-        raise AnswerError(f"{url} gave an answer that is no JSON: {start!r}") from None
-    if not isinstance(said, dict):
-        raise AnswerError(f"{url} gave a JSON {type(said).__name__}; expected an object")
-    return said
-
-
-def _tensor(item: Mapping[str, Any]) -> Tensor:
+def _read_tensor(item: Mapping[str, Any]) -> TensorInfo:
     shape = tuple(None if int(side) < 0 else int(side) for side in item["shape"])
-    return Tensor(str(item["name"]), str(item["datatype"]).upper(), shape)
+    return TensorInfo(str(item["name"]), str(item["datatype"]).upper(), shape)
 
 
-def _numbers(batch: NDArray[Any]) -> str:
-    """The numbers of an array, row by row, as JSON has them; images have few different ones, each is written once."""
-    different, where = np.unique(batch, return_inverse=True)
-    texts = np.array([repr(value) for value in different.tolist()], object)
-    return ",".join(texts[where.reshape(-1)])
+def _format_values(batch: NDArray[Any]) -> str:
+    """The values of an array as JSON, row by row; images have few distinct values, each is formatted once."""
+    distinct, indices = np.unique(batch, return_inverse=True)
+    texts = np.array([repr(value) for value in distinct.tolist()], object)
+    return ",".join(texts[indices.reshape(-1)])
 
 
-def _flat(data: Sequence[Any], datatype: str) -> NDArray[Any]:
-    """The numbers of JSON data, flat or nested; null, which some servers write for NaN, is NaN."""
+def _parse_values(data: Sequence[Any], datatype: str) -> NDArray[Any]:
+    """The values of JSON data, flat or nested; null, which some servers write for NaN, becomes NaN."""
     values = np.array(data, np.float64 if datatype.startswith("FP") else None).reshape(-1)
     if not datatype.startswith("FP") and values.dtype.kind not in "iub":
-        raise ValueError("whole numbers expected")
-    with np.errstate(over="ignore"):  # too large for its type: infinite, which is refused later
+        raise ValueError("integers expected")
+    with np.errstate(over="ignore"):  # values too large for the type become infinite, which is rejected later
         return values.astype(DTYPES[datatype])

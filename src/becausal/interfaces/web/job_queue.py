@@ -1,0 +1,169 @@
+"""A queue of background jobs: a few run at once, clients poll their progress and can stop them.
+
+This module knows nothing about pages or explanations. A job calls its function with a progress callback, as
+`becausal.explain` takes one; the latest progress can be read from any thread.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+import numpy as np
+
+from becausal.api import Status
+from becausal.core.contracts import Saliency
+from becausal.core.errors import BecausalError, InputError
+from becausal.core.text import one_line
+from becausal.interfaces.web.limits import Limits
+
+T = TypeVar("T")
+
+ProgressCallback = Callable[[Status], None]
+JobFunction = Callable[[ProgressCallback], T]
+JobState = Literal["waiting", "running", "done", "failed"]
+
+STOPPED = "stopped before a result was found"
+
+
+@dataclass(frozen=True)
+class JobProgress:
+    """How far a job is.
+
+    updates: number of updates so far. calls: model calls so far, of all methods. depth: (*grid,), for each pixel
+    log(view / smallest sufficient set seen that contains it), a preliminary map.
+    """
+
+    updates: int = 0
+    calls: int = 0
+    status: Status | None = None
+    depth: Saliency | None = None
+
+
+class BackgroundJob(Generic[T]):
+    """One search of one client."""
+
+    def __init__(self, function: JobFunction[T], limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+        self.state: JobState = "waiting"
+        self.progress = JobProgress()
+        self.result: T | None = None
+        self.error = ""
+        self.ahead = 0  # jobs before this one in the queue; set by the queue
+        self.ended = threading.Event()
+        self.is_stopping = False
+        self._function = function
+        self._limits = limits
+        self._clock = clock
+        self._was_interrupted = False
+        self._started = 0.0
+        self._earlier_calls = 0  # of the methods that have finished
+        self._polled = clock()
+
+    def poll(self) -> JobProgress:
+        """The current progress; a job that is not polled for a while is stopped."""
+        self._polled = self._clock()
+        return self.progress
+
+    def stop(self) -> None:
+        """Ask for the best result so far; a job that has not started ends without one."""
+        self.is_stopping = True
+
+    def run(self) -> None:
+        """Run the job in this thread and keep its result or error."""
+        self._started = self._clock()
+        self.state = "running"
+        try:
+            if self._must_stop():
+                raise KeyboardInterrupt
+            self.result = self._function(self._update)
+            self.state = "done"
+        except KeyboardInterrupt:
+            self._fail(STOPPED)
+        except BecausalError as error:
+            self._fail(one_line(error))
+        except MemoryError:
+            self._fail("not enough memory")
+        except Exception as error:  # an error in a library must not end the server
+            self._fail(f"unexpected {type(error).__name__}: {one_line(error, 200)}")
+        finally:
+            self.ended.set()
+
+    def cancel(self) -> None:
+        """End a job that has not started."""
+        self._fail(STOPPED)
+        self.ended.set()
+
+    def _fail(self, message: str) -> None:
+        self.error = message
+        self.state = "failed"
+
+    def _must_stop(self) -> bool:
+        now, limits = self._clock(), self._limits
+        return self.is_stopping or now - self._polled > limits.unwatched_seconds or now - self._started > limits.seconds
+
+    def _update(self, status: Status) -> None:
+        """Record the progress, or raise KeyboardInterrupt once, upon which a search returns its best result so far."""
+        if self._must_stop() and not self._was_interrupted:
+            self._was_interrupted = self.is_stopping = True
+            raise KeyboardInterrupt
+        before = self.progress
+        if before.status is not None and status.calls < before.status.calls:  # the next method of a comparison
+            self._earlier_calls += before.status.calls
+        depth = before.depth
+        if depth is None or depth.shape != status.visible.shape:
+            depth = np.zeros(status.visible.shape)
+        if before.status is None or status.size != before.status.size:
+            depth = depth.copy()  # another thread may be drawing the previous one
+            depth[status.visible] = np.maximum(depth[status.visible], -np.log(max(status.size, 1e-12)))
+        self.progress = JobProgress(before.updates + 1, self._earlier_calls + status.calls, status, depth)
+
+
+class JobQueue:
+    """Runs jobs in the order of submission, `limits.workers` at once."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._pool = ThreadPoolExecutor(limits.workers, thread_name_prefix="becausal-search")
+        self._lock = threading.Lock()
+        self._waiting: list[BackgroundJob[object]] = []
+        self._running: list[BackgroundJob[object]] = []
+
+    def submit(self, function: JobFunction[T]) -> BackgroundJob[T]:
+        """Append a job; raises InputError if the queue is full."""
+        job: BackgroundJob[T] = BackgroundJob(function, self.limits)
+        with self._lock:
+            if len(self._waiting) >= self.limits.waiting:
+                raise InputError(f"the queue is full ({len(self._waiting)} searches are waiting): try again in a minute")
+            self._waiting.append(job)  # type: ignore[arg-type]
+            self._count_ahead()
+        self._pool.submit(self._run_next)
+        return job
+
+    def close(self) -> None:
+        """Stop all jobs and wait until they have ended."""
+        with self._lock:
+            for job in self._waiting:
+                job.cancel()
+            self._waiting.clear()
+            for job in self._running:
+                job.stop()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _run_next(self) -> None:
+        with self._lock:
+            if not self._waiting:
+                return
+            job = self._waiting.pop(0)
+            self._running.append(job)
+            self._count_ahead()
+        try:
+            job.run()
+        finally:
+            with self._lock:
+                self._running.remove(job)
+
+    def _count_ahead(self) -> None:
+        for ahead, job in enumerate(self._waiting):
+            job.ahead = ahead

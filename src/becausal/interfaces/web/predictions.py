@@ -1,0 +1,114 @@
+"""Model evaluations for the page outside of a search: top labels, the slider along the ranking, proof for a pixel."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from becausal.api.explanation import Explanation
+from becausal.core.contracts import Classifier, Pixels, Visible
+from becausal.core.explanation import Why
+from becausal.core.extract import prefix, ranking
+from becausal.engine.engine import Engine
+from becausal.images.loading import InputImage, make_view
+
+SLIDER_STEPS = 40
+
+TopLabels = tuple[tuple[int, str, float], ...]  # (label id, name, confidence), best first
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The model's answer for one masked image.
+
+    confidence: in the label that is explained. own_confidence: in the predicted label. Both NaN without scores.
+    holds: whether the target is met.
+    """
+
+    label: str
+    confidence: float
+    own_confidence: float
+    holds: bool
+
+
+@dataclass(frozen=True)
+class RankingStep:
+    """The first pixels of the ranking, and the prediction for them alone. share: of the view."""
+
+    pixels: int
+    share: float
+    prediction: Prediction
+
+
+@dataclass(frozen=True)
+class RankingSteps:
+    """The ranking in a few steps, from its first pixels to the whole view.
+
+    entry: (*grid,) step at which each pixel appears. start: step that shows exactly the explanation.
+    """
+
+    steps: tuple[RankingStep, ...]
+    entry: NDArray[np.uint8]
+    start: int
+
+
+@dataclass(frozen=True)
+class Witness:
+    """The proof for a pixel, with the predictions for both images; `without` is None where there is only one."""
+
+    why: Why
+    shown: Prediction
+    without: Prediction | None
+
+
+def view_pixels(image: InputImage, classifier: Classifier) -> Pixels:
+    """The image as the classifier sees it, (h, w, channels)."""
+    return make_view(image, classifier.info.geometry, channels=classifier.info.channels).pixels
+
+
+def predict_top_labels(image: InputImage, classifier: Classifier, count: int = 5) -> TopLabels:
+    """The top labels for the unmasked view."""
+    view, info = view_pixels(image, classifier), classifier.info
+    scores = Engine(classifier).evaluate(view, view, np.ones((1, *view.shape[:-1]), bool))[0]
+    if scores.ndim == 0:
+        return ((int(scores), info.name_of(int(scores)), float("nan")),)
+    order = np.argsort(-scores, kind="stable")[:count]
+    return tuple((int(i), info.name_of(int(i)), float(scores[i])) for i in order)
+
+
+def predict_masked(explanation: Explanation, classifier: Classifier, visible: Visible) -> list[Prediction]:
+    """The predictions for (n, *grid) masks under the explanation's first fill."""
+    scores = Engine(classifier).evaluate(explanation.view, explanation.backgrounds[0], visible)
+    judged = explanation.target.judge(scores)
+    labels = scores.argmax(axis=1) if scores.ndim == 2 else scores
+    own = scores.max(axis=1) if scores.ndim == 2 else np.full(len(scores), np.nan)
+    return [
+        Prediction(classifier.info.name_of(int(label)), float(confidence), float(own_confidence), bool(holds))
+        for label, confidence, own_confidence, holds in zip(labels, judged.confidence, own, judged.holds, strict=True)
+    ]
+
+
+def predict_ranking(explanation: Explanation, classifier: Classifier) -> RankingSteps:
+    """Predictions for growing sets, in finer steps where they are small: first the explanation, then the map's order."""
+    grid, total = explanation.visible.shape, explanation.visible.size
+    offset = np.ptp(explanation.responsibility) + 1
+    saliency = explanation.responsibility + offset * explanation.visible
+    order = ranking(saliency, np.random.default_rng(explanation.origin.seed))
+    counts = np.geomspace(max(1, total // 1000), total, SLIDER_STEPS).round().astype(int)
+    counts = np.unique(np.append(counts, max(1, explanation.pixels)))
+    entry = np.zeros(total, np.uint8)
+    entry[order] = np.searchsorted(counts, np.arange(total), side="right")
+    visible = np.stack([prefix(order, int(count), grid) for count in counts])
+    predictions = predict_masked(explanation, classifier, visible)
+    steps = tuple(RankingStep(int(n), int(n) / total, made) for n, made in zip(counts, predictions, strict=True))
+    return RankingSteps(steps, entry.reshape(grid), int(np.searchsorted(counts, explanation.pixels)))
+
+
+def find_witness(explanation: Explanation, classifier: Classifier, row: int, column: int) -> Witness:
+    """Why this pixel is part of the explanation; raises OptionError for a pixel outside of the view."""
+    why = explanation.why(row, column)
+    if why.cell is None:
+        return Witness(why, predict_masked(explanation, classifier, explanation.visible[None])[0], None)
+    both = np.stack([explanation.visible, explanation.visible & ~why.cell])
+    shown, without = predict_masked(explanation, classifier, both)
+    return Witness(why, shown, without)
