@@ -132,7 +132,7 @@ def explain_all(
         answers[number] = answer.visible
         model_seconds += answer.stats.model_seconds
         calls += answer.calls
-        ahead += answer.stats.ahead
+        ahead += answer.stats.speculative
         slots += answer.stats.slots
     seconds = time.perf_counter() - start
     return {
@@ -166,7 +166,7 @@ def measure_one(images: list[InputImage], classifier: Any, request: becausal.Req
                 "seconds": time.perf_counter() - start,
                 "calls": stats.calls,
                 "batches": stats.batches,
-                "ahead": stats.ahead,
+                "ahead": stats.speculative,
                 "model_seconds": stats.model_seconds,
                 "visible": explanation.visible,
                 "sha256": explanation.origin.image_sha256,
@@ -208,7 +208,7 @@ def measure(name: str, classifier: Any, images: list[InputImage], options: argpa
     """All measurements of one network in one precision."""
     request = becausal.Request(max_calls=options.max_calls)
     start = time.perf_counter()
-    ahead = classifier.ahead
+    ahead = classifier.free_rows
     for _ in becausal.explain_many(images[:8], classifier, request=becausal.Request(max_calls=60)):
         pass
     warm = time.perf_counter() - start

@@ -42,8 +42,9 @@ class UnexpectedResponse(Exception):
 class Client:
     """One session of the page, over plain HTTP."""
 
-    def __init__(self, port: int, name: str | None = None) -> None:
+    def __init__(self, port: int, name: str | None = None, cookie: str | None = None) -> None:
         self.port = port
+        self.cookie = cookie
         self.name = name or f"{random.getrandbits(64):016x}"
         self.events = self._read_events()
 
@@ -51,11 +52,14 @@ class Client:
         """The status, the headers and the body of a response."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
         try:
-            connection.request(method, path, body, headers or {})
+            connection.request(method, path, body, self._headers() | (headers or {}))
             response = connection.getresponse()
             return response.status, dict(response.getheaders()), response.read()
         finally:
             connection.close()
+
+    def _headers(self) -> dict[str, str]:
+        return {"Cookie": self.cookie} if self.cookie is not None else {}
 
     def _read_events(self) -> dict[tuple[str, str], int]:
         """The number of each event, by the id of its component and its name."""
@@ -85,7 +89,7 @@ class Client:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
         messages = []
         try:
-            connection.request("GET", f"/gradio_api/queue/data?session_hash={self.name}")
+            connection.request("GET", f"/gradio_api/queue/data?session_hash={self.name}", headers=self._headers())
             for line in connection.getresponse():
                 if line.startswith(b"data: "):
                     message = json.loads(line[6:])

@@ -56,6 +56,14 @@ def slow(batch):
     return predict(batch)
 '''
 
+NAMES = """
+import numpy as np
+
+def predict(batch):
+    means = batch[:, 8:16, 8:16].mean(axis=(1, 2))
+    return [("red", "green", "blue")[row.argmax()] if np.ptp(row) > 100 else "grey" for row in means]
+"""
+
 
 def draw(seed: int, mark: int | None = None) -> np.ndarray:
     """A dark image of 24 px with a bright square in the middle, which the toy model detects."""

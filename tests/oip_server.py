@@ -267,7 +267,17 @@ class Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(head[: len(head) // 2])
             return self.cut()
+        if "head_pause" in fault:
+            return self.drip_head(fault["head_pause"])
         return self.send(200, head + tail, headers, fault.get("pieces"), fault.get("pause", 0))
+
+    def drip_head(self, pause):
+        """Headers that never end, a byte at a time."""
+        self.close_connection = True
+        self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+        for _ in range(int(20 / pause)):
+            self.wfile.write(b"a")
+            time.sleep(pause)
 
     def cut(self):
         """Close the connection at once."""

@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -113,7 +114,7 @@ def test_no_modules_import_each_other_in_a_circle():
             visit(name, [])
 
 
-#: core.files writes, on behalf of all; everything else in core computes.
+#: core.files reads and writes on behalf of all; everything else in core computes.
 PURE = [name for name in FILES if name.startswith("core.") and name != "core.files"]
 
 
@@ -201,6 +202,29 @@ def test_no_other_library_has_crept_in():
     known = {*NAMED, "numpy", "becausal"} | sys.stdlib_module_names
     for name in FILES:
         assert {m.split(".")[0] for m in imports(name)} <= known, name
+
+
+#: Names on a package index where they differ from the module's.
+INDEX_NAMES = {
+    "PIL": "pillow",
+    "cv2": "opencv-python-headless",
+    "fastapi": "gradio",
+    "uvicorn": "gradio",
+    "markupsafe": "jinja2",
+}
+
+
+def test_every_library_is_declared():
+    project = tomllib.loads((ROOT.parent.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = [*project["dependencies"], *(name for extra in project["optional-dependencies"].values() for name in extra)]
+    names = {re.split(r"[<>=\[;]", line)[0].strip() for line in declared}
+    for library in {*NAMED, "numpy"} - {"quantus"}:  # quantus calls us
+        assert INDEX_NAMES.get(library, library) in names, f"{library} is imported and not declared"
+
+
+def test_no_two_classes_share_a_name():
+    names = [n.name for name in FILES for n in ast.walk(tree(name)) if isinstance(n, ast.ClassDef) and n.name[0] != "_"]
+    assert sorted(names) == sorted(set(names))
 
 
 HEAVY = ["torch", "ray", "matplotlib", "gradio", "captum", "shap", "transformers", "timm", "torchvision", "keras", "cv2"]

@@ -3,6 +3,7 @@
 And odd but good input: images of every kind that can be read are read right.
 """
 
+import errno
 import os
 import struct
 import subprocess
@@ -206,7 +207,7 @@ BAD: dict[str, tuple[Prepare, str]] = {
     "truncated image": (truncated, "cut.jpg"),
     "text for an image": (image("notes.png", b"these are notes"), "notes.png"),
     "decompression bomb": (image("bomb.png", bomb()), "million pixels"),
-    "a folder for an image": (a_folder, "folder.png"),
+    "a folder for an image": (a_folder, "is a folder: use becausal batch folder.png"),
     "pickled objects": (pickled, "objects.npy"),
     "an array with NaN": (with_nan, "NaN"),
     "no model file": (model("missing.onnx"), "missing.onnx"),
@@ -215,7 +216,7 @@ BAD: dict[str, tuple[Prepare, str]] = {
     "an unknown kind of model": (model("caffe:net"), "is not a model specification"),
     "no Python file": (model("python:missing.py:predict"), "missing.py"),
     "no such function": (model("python:net.py:forecast"), "forecast"),
-    "wrong input rank": (wrong_rank, "axes"),
+    "wrong input rank": (wrong_rank, "the array has shape 32x32x3; the model takes arrays of shape 10"),
     "an output that is no score vector": (no_score_vector, "shape"),
     "an image for scores": (model("python:net.py:draws_a_picture"), "shape"),
     "one number for scores": (model("python:net.py:says_one_number"), "one row"),
@@ -350,6 +351,185 @@ def test_bad_input_to_other_commands(
     assert complaint.count("\n") == 1
     assert expected in complaint
     assert snapshot(place) == before
+
+
+HUGE = ["10000000000000000000000", "-10000000000000000000000", "9" * 5000, "1e400", "nan", "-inf", "", "many"]
+EXPLAIN = ["explain", "photo.png", *BASE]
+BATCH = ["batch", "photo.png", *BASE, "--out", "run"]
+BENCH = ["bench", "scenes", "--model", "bundled", "--methods", "random", "--limit", "1"]
+COMMANDS: dict[str, tuple[list[str], list[str]]] = {  # what is complete without them, and options that take a number
+    "explain": (EXPLAIN, ["--top", "--confidence", "--several", "--seed", "--max-calls", "--grain", "--partitions"]),
+    "loading": (EXPLAIN, ["--batch-size", "--threads"]),
+    "batch": (BATCH, ["--limit", "--retry", "--workers", "--width", "--gpus-per-worker"]),
+    "bench": (BENCH, ["--limit", "--side", "--width"]),
+    "scenes make": (["scenes", "make", "--count", "1", "--out", "x"], ["--count", "--seed", "--size"]),
+    "scenes show": (["scenes", "show", "--out", "x.png"], ["--count", "--seed", "--size"]),
+    "report": (["report", "run"], ["--thumbs", "--below"]),
+    "serve": (["serve"], ["--port", "--max-upload", "--max-calls", "--searches"]),
+    "roaming": (["data", "make", "roaming", "--object", "photo.png", "--images", ".", *BASE[:2], "--out", "x"], ["--size"]),
+}
+
+
+@pytest.mark.parametrize("value", HUGE, ids=lambda value: value[:12])
+@pytest.mark.parametrize(("command", "flag"), [(name, flag) for name, (_, flags) in COMMANDS.items() for flag in flags])
+def test_odd_numbers_are_refused_before_anything_is_done(
+    command: str, flag: str, value: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expect_refusal([*COMMANDS[command][0], flag, value], flag.strip("-").split("-")[0], place, capsys)
+
+
+def expect_refusal(arguments: list[str], expected: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line that contains `expected`, exit status 2, and no new or changed file; pipe.png is a named pipe."""
+    if not os.path.lexists("pipe.png"):
+        os.mkfifo("pipe.png")
+    before = snapshot(place)
+    assert main(arguments) == 2, arguments
+    said, complaint = capsys.readouterr()
+    assert said == ""
+    assert complaint.startswith("becausal: error: ")
+    assert complaint.count("\n") == 1
+    assert "unexpected" not in complaint
+    assert len(complaint) < 700
+    assert expected in complaint
+    assert snapshot(place) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([*EXPLAIN, "--seed", "-1"], "seed"),
+        ([*EXPLAIN, "--option", "parts=1e400"], "parts"),
+        ([*EXPLAIN, "--option", "parts=" + "9" * 5000], "parts"),
+        ([*EXPLAIN, "--option", ""], "key=value"),
+        ([*EXPLAIN, "--option", "=3"], "key=value"),
+        ([*EXPLAIN, "--model", ""], "model"),
+        ([*EXPLAIN, "--target", ""], ""),
+        ([*EXPLAIN, "--fill", ""], "fill"),
+        ([*EXPLAIN, "--labels", "a\0b"], "--labels"),
+        ([*EXPLAIN, "--out", "a\0b"], "--out"),
+        ([*EXPLAIN, "--out", "a" * 5000], "too long"),
+        ([*EXPLAIN, "--out", "/dev/full"], "/dev/full"),
+        ([*EXPLAIN, "--out", "photo.png"], "photo.png"),
+        (["explain", "a\0b", *BASE], "null "),
+        (["explain", "a" * 5000, *BASE], "aaa"),
+        (["explain", "x\udcff.png", *BASE], "x"),
+        (["inspect", "x\udcff.onnx"], "x"),
+        (["inspect", "python:net.py:predict", "."], "."),
+        (["verify", ""], ""),
+        (["verify", "/dev/null"], "/dev/null"),
+        (["methods", ""], "method"),
+        (["methods", "x\udcff"], "method"),
+        (["scenes", "show", "--count", "1", "--out", "/"], ".png"),
+        (["scenes", "show", "--count", "1", "--out", "pipe.png"], "pipe.png"),
+        (["scenes", "make", "--count", "1", "--out", "/dev/full"], "/dev/full"),
+        (["scenes", "make", "--count", "1", "--out", "photo.png"], "photo.png"),
+        (["demo", "--out", "/dev/full/x"], "/dev/full"),
+        ([*BENCH, "--out", "photo.png"], "photo.png"),
+        ([*BENCH, "--data", "photo.png"], "photo.png"),
+        ([*BENCH, "--methods", ""], "method"),
+        (["bench", "", "--model", "bundled"], "bench"),
+        (["bench", "../x", "--model", "bundled"], "bench"),
+        (["data", "get", "photobombing", "--from", "here"], "https://"),
+        (["data", "get", "photobombing", "--from", "file:///etc"], "https://"),
+        (["data", "get", ""], "dataset"),
+        (["data", "make", "photobombing", "--images", ".", *BASE[:2], "--out", "x", "--area", "nan"], "area"),
+        (["data", "make", "photobombing", "--images", ".", *BASE[:2], "--out", "x", "--area", "1e400:2"], "area"),
+        (["batch", "photo.png", *BASE, "--out", "photo.png"], "photo.png"),
+        (["batch", "photo.png", *BASE, "--out", "a" * 5000], "long"),
+        (["report", "/dev/null"], "/dev/null"),
+        (["export", ""], ""),
+        (["diff", "photo.png", "."], "photo.png"),
+        (["compare", "photo.png", *BASE[:2], "--methods", ""], "method"),
+        (["compare", "photo.png", *BASE[:2], "--methods", "random", "--truth", "net.py"], "net.py"),
+        (["\udcff"], "No such command"),
+    ],
+    ids=lambda value: " ".join(value)[:60].encode("ascii", "backslashreplace").decode() if isinstance(value, list) else "",
+)
+def test_odd_values_are_refused(
+    arguments: list[str], expected: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    expect_refusal(arguments, expected, place, capsys)
+
+
+@pytest.mark.parametrize("out", ["/", "pipe.png", ".", "photo.png/x", "a" * 5000], ids=lambda out: out[:12])
+@pytest.mark.parametrize(
+    "words", [["export", "run"], ["export", "run", "--format", "coco"], ["report", "run"]], ids=" ".join
+)
+def test_pages_and_exports_are_not_written_to_odd_places(
+    words: list[str], out: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(BATCH) == 0
+    capsys.readouterr()
+    expect_refusal([*words, "--out", out], "write", place, capsys)
+
+
+def test_undecodable_bytes_on_the_command_line_give_one_line(place: Path) -> None:
+    words = [sys.executable.encode(), b"-m", b"becausal", b"explain", b"\xff\xfe.png", *(word.encode() for word in BASE)]
+    done = subprocess.run(words, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count(b"\n") == 1
+    assert b"unexpected" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="file names are text elsewhere")
+def test_a_file_with_an_undecodable_name_is_explained(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.rename(b"photo.png", b"\xff.png")
+    assert main(["explain", os.fsdecode(b"\xff.png"), *BASE]) == 0, capsys.readouterr().err
+    (folder,) = Path("becausal-out").iterdir()
+    assert Explanation.load(folder).label == "bright"
+
+
+def test_a_full_disk_leaves_nothing_of_a_set_of_scenes(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = 0
+
+    def save(self: Image.Image, path: Path, *_: object, **__: object) -> None:
+        nonlocal saved
+        saved += 1
+        Path(path).write_bytes(b"half of it")
+        if saved % 8 == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Image.Image, "save", save)
+    Path("used").mkdir()
+    Path("used/mine.txt").write_text("mine")
+    for out in ("new/deeper", "used"):
+        command = ["scenes", "make", "--count", "3", "--size", "32", "--out", out]
+        expect_refusal(command, f"cannot write to {out}: No space left", place, capsys)
+    assert not Path("new").exists()
+    assert [path.name for path in Path("used").iterdir()] == ["mine.txt"]
+
+
+def test_scenes_are_added_to_a_folder_that_exists(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("used/pictures").mkdir(parents=True)
+    Path("used/pictures/mine.txt").write_text("mine")
+    for out in ("used", "new"):
+        assert main(["scenes", "make", "--count", "2", "--size", "32", "--out", out]) == 0
+    added = {path: data for path, data in snapshot(place / "used").items() if path != "pictures/mine.txt"}
+    assert added == snapshot(place / "new")
+    assert len(added) == 11
+    assert Path("used").stat().st_mode == Path("new").stat().st_mode
+
+
+def test_a_full_disk_leaves_no_partial_file_of_a_bench(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write = Path.write_bytes
+
+    def full(self: Path, data: bytes) -> int:
+        if self.suffix != ".svg":
+            return write(self, data)
+        write(self, data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert main([*BENCH, "--out", "run"]) == 2
+    assert "No space left" in capsys.readouterr().err
+    assert not [path.name for path in Path("run").iterdir() if path.suffix == ".svg" or "part" in path.name]
+    monkeypatch.undo()
+    assert main([*BENCH, "--out", str(place / "run"), "--resume"]) == 0
+    assert list((place / "run").glob("*.svg"))
 
 
 def test_a_damaged_record_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

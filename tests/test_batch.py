@@ -762,7 +762,7 @@ def test_no_header_gets_into_the_index(here):
 
 def test_verify_reads_what_a_run_wrote(here, capsys):
     assert batch("shots", "--out", "run", "--limit", "1") == 0
-    assert main(["verify", str(folder_of(here / "run", 0))]) == 0
+    assert main(["verify", str(folder_of(here / "run", 0)), "--trust"]) == 0
     assert "claims hold" in capsys.readouterr().out
 
 

@@ -1,4 +1,4 @@
-"""Benches run: every one on the bundled classifier, killed and resumed, refused where it cannot be."""
+"""Runs of all benches with the bundled classifier, failures, and the command line."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""Sets of images: the published layouts read, sets made and read back, sets fetched from a server, and no server."""
+"""Datasets: the published layouts, and datasets that are made and read back."""
 
 import json
 from pathlib import Path

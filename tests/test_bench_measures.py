@@ -1,4 +1,4 @@
-"""What the benches count, on cases made by hand: metrics, statistics, tables, packing."""
+"""Metrics, statistics, tables and packed rows of the benches, on small cases."""
 
 import math
 

@@ -8,7 +8,7 @@ import pytest
 
 from becausal import Request
 from becausal.bench import BENCHES, load_bench, run
-from becausal.bench.plan import Settings
+from becausal.bench.plan import BenchSettings
 from becausal.core.errors import BecausalError, OptionError
 from becausal.models import as_classifier
 from test_bench import bombed, bright, photos  # noqa: F401 - two are fixtures
@@ -42,7 +42,7 @@ def test_every_option_reaches_the_explanations(name):
     assert all(getattr(FULL, f.name) != f.default for f in fields(Request))
     bench = load_bench(name)
     own = {"method", "options", *bench.sets, *({"seed"} if name == "faithfulness" else ())}
-    arms = bench.arms(Settings(bench=name, methods=("causal", "dc-causal"), request=FULL))
+    arms = bench.arms(BenchSettings(bench=name, methods=("causal", "dc-causal"), request=FULL))
     for arm in arms:
         for f in fields(Request):
             if f.name not in own:

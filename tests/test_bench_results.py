@@ -1,4 +1,4 @@
-"""docs/results.md is what the kept tables give, and a run can be kept."""
+"""docs/results.md matches the stored rows, and a run can be stored."""
 
 import importlib.util
 from pathlib import Path

@@ -101,6 +101,19 @@ def test_changed_settings_or_pictures_are_refused(bombed, tmp_path):  # noqa: F8
         run("photobombing", bright, resume=True, **given)
 
 
+def test_a_run_is_resumed_with_another_batch_size_and_number_of_threads(tmp_path, capsys):
+    command = ["bench", "scenes", "--model", "bundled", "--methods", "random", "--limit", "2", "--out", str(tmp_path / "run")]
+    assert main([*command, "--batch-size", "4", "--threads", "2"]) == 0
+    table = (tmp_path / "run" / "results.csv").read_bytes()
+    rows = tmp_path / "run" / "rows.jsonl"
+    rows.write_bytes(b"".join(rows.read_bytes().splitlines(keepends=True)[:2]))
+    assert main([*command, "--batch-size", "8", "--threads", "1", "--resume"]) == 0, capsys.readouterr().err
+    assert (tmp_path / "run" / "results.csv").read_bytes() == table
+    assert main([*command, "--resume"]) == 0, capsys.readouterr().err
+    assert main([*command, "--resize", "squash", "--resume"]) == 2
+    assert "loading.resize" in capsys.readouterr().err
+
+
 def test_a_folder_with_something_else_is_not_touched(bombed, tmp_path):  # noqa: F811
     (tmp_path / "mine.txt").write_text("precious")
     with pytest.raises(OptionError, match="not empty"):

@@ -1,4 +1,4 @@
-"""The bundled classifier: its two forms agree, it knows the scenes, and gradient methods can use it."""
+"""The bundled classifier: both forms agree, it classifies scenes correctly, and gradient methods can use it."""
 
 import json
 from functools import cache
@@ -48,9 +48,9 @@ def session() -> Any:
     return onnxruntime.InferenceSession(str(FOLDER / "scenes.onnx"), options, providers=["CPUExecutionProvider"])
 
 
-def ask(pictures: np.ndarray[Any, Any], output: str = "probs") -> np.ndarray[Any, Any]:
-    """Return what the ONNX file says of images (n, 128, 128, 3): (n, 13)."""
-    scaled = pictures.transpose(0, 3, 1, 2).astype(np.float32) / np.float32(127.5) - np.float32(1)
+def ask(images: np.ndarray[Any, Any], output: str = "probs") -> np.ndarray[Any, Any]:
+    """The output of the ONNX file, (n, 13), for images (n, 128, 128, 3)."""
+    scaled = images.transpose(0, 3, 1, 2).astype(np.float32) / np.float32(127.5) - np.float32(1)
     answers: np.ndarray[Any, Any] = session().run([output], {"input": np.ascontiguousarray(scaled)})[0]
     return answers
 
@@ -81,16 +81,16 @@ def test_it_knows_photobombed_scenes() -> None:
 
 
 def test_probabilities_are_those_of_the_logits() -> None:
-    pictures = stack(covered_scenes()[:20])
-    probs, logits = ask(pictures), ask(pictures, "logits").astype(np.float64)
+    images = stack(covered_scenes()[:20])
+    probs, logits = ask(images), ask(images, "logits").astype(np.float64)
     raised = np.exp(logits - logits.max(axis=1, keepdims=True))
     np.testing.assert_allclose(probs, raised / raised.sum(axis=1, keepdims=True), atol=1e-5)
 
 
 def test_an_answer_does_not_depend_on_the_batch() -> None:
-    pictures = stack(covered_scenes()[:16])
-    one_by_one = np.concatenate([ask(picture[None]) for picture in pictures])
-    np.testing.assert_allclose(ask(pictures), one_by_one, atol=1e-5)
+    images = stack(covered_scenes()[:16])
+    one_by_one = np.concatenate([ask(image[None]) for image in images])
+    np.testing.assert_allclose(ask(images), one_by_one, atol=1e-5)
 
 
 @pytest.mark.parametrize("level", [0, 64, 128, 192, 255])
@@ -105,12 +105,12 @@ def test_torch_and_onnx_agree() -> None:
 
     from becausal.scenes.network import load_network, to_input
 
-    pictures = stack(covered_scenes())
+    images = stack(covered_scenes())
     with torch.no_grad():
-        logits = load_network()(to_input(pictures))
+        logits = load_network()(to_input(images))
         probs = torch.softmax(logits, dim=1)
-    assert np.abs(logits.numpy() - ask(pictures, "logits")).max() <= 1e-4
-    assert np.abs(probs.numpy() - ask(pictures)).max() <= 1e-4
+    assert np.abs(logits.numpy() - ask(images, "logits")).max() <= 1e-4
+    assert np.abs(probs.numpy() - ask(images)).max() <= 1e-4
 
 
 @needs_torch
@@ -168,8 +168,8 @@ def test_deeplift_adds_up_to_the_change_of_the_logit() -> None:
 def test_the_demo_is_the_scene_it_says_it_is() -> None:
     told = json.loads((FOLDER / "demo.json").read_text(encoding="utf-8"))
     scene = make_scene(**told["make_scene"])
-    with Image.open(FOLDER / "demo.png") as picture, Image.open(FOLDER / "demo_occluder.png") as occluder:
-        assert np.array_equal(np.asarray(picture), scene.image)
+    with Image.open(FOLDER / "demo.png") as image, Image.open(FOLDER / "demo_occluder.png") as occluder:
+        assert np.array_equal(np.asarray(image), scene.image)
         assert np.array_equal(np.asarray(occluder), scene.occluder.astype(np.uint8) * 255)
     assert told["label"] == scene.label
     assert told["seed"] == scene.seed

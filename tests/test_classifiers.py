@@ -132,6 +132,8 @@ def test_missing_files(tmp_path):
         "torch:nothing.py:build",
         "python:nothing.py:f",
         "keras:nothing.keras",
+        "nothing.keras",
+        "nothing.H5",
     ):
         with pytest.raises(ModelError, match="there is no file"):
             load_model(spec)

@@ -1,14 +1,22 @@
 """Hugging Face, timm, torchvision and Keras: small models made here, or a stand-in where the library is not."""
 
+import ast
+import importlib
+import os
+import re
+import subprocess
 import sys
+import tomllib
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
+import becausal
 from becausal.core.contracts import Geometry
-from becausal.core.errors import MissingExtraError, ModelError, NetworkError
+from becausal.core.errors import EXTRAS, MissingExtraError, ModelError, NetworkError
 from becausal.images.loading import load_image, make_view
 from becausal.models import as_classifier, load_model
 
@@ -256,9 +264,34 @@ def test_torchvision(monkeypatch):
     ],
 )
 def test_libraries_that_are_not_installed(monkeypatch, library, spec, extra):
+    expected = rf"pip install torch {library} \(the extra becausal\[{extra}\]\)"
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(MissingExtraError, match=rf"pip install 'becausal\[{extra}\]'"):
+    with pytest.raises(MissingExtraError, match=f"needs {library}.*{expected}"):
         load_model(spec)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingExtraError, match=f"needs torch.*{expected}"):
+        load_model(spec)
+
+
+def test_the_network_of_the_scenes_without_torch(monkeypatch):
+    monkeypatch.delitem(sys.modules, "becausal.scenes.network", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingExtraError, match=r"pip install torch \("):
+        importlib.import_module("becausal.scenes.network")
+
+
+def test_every_hint_names_the_packages_that_pip_installs():
+    project = Path(becausal.__file__).parents[2] / "pyproject.toml"
+    listed = tomllib.loads(project.read_text())["project"]["optional-dependencies"]
+    packages = {extra: tuple(re.match(r"[\w-]+", line)[0] for line in lines) for extra, lines in listed.items()}
+    assert {extra: names for extra, names in packages.items() if extra not in ("docs", "dev")} == EXTRAS
+    for path in Path(becausal.__file__).parent.rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "MissingExtraError":
+                extra = call.args[1]
+                assert not isinstance(extra, ast.Constant) or extra.value in EXTRAS, path
+    error = MissingExtraError("opencv", "inpaint", "the fill inpaint")
+    assert "pip install opencv-python-headless (the extra becausal[inpaint])" in str(error)
 
 
 # ---- Keras
@@ -266,10 +299,40 @@ def test_libraries_that_are_not_installed(monkeypatch, library, spec, extra):
 
 @pytest.fixture(scope="module")
 def keras():
-    import os
-
     os.environ.setdefault("KERAS_BACKEND", "torch")
     return pytest.importorskip("keras")
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_keras_without_its_backend(tmp_path, others):
+    (tmp_path / "net.keras").touch()
+    hidden = ["tensorflow"] if others else ["tensorflow", "torch", "jax"]
+    code = f"""
+import importlib.abc, importlib.util, sys
+
+class Hidden(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] in {hidden!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, package=None: None if name in {hidden!r} else found(name, package)
+sys.meta_path.insert(0, Hidden())
+from becausal.interfaces.cli.app import main
+raise SystemExit(main(["inspect", {str(tmp_path / "net.keras")!r}]))
+"""
+    environment = os.environ | {"KERAS_BACKEND": "tensorflow"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    advice = "set KERAS_BACKEND=torch" if others else "pip install torch, then set KERAS_BACKEND=torch"
+    assert f"Keras is installed, but needs tensorflow, its backend, which is not installed: {advice}" in done.stderr
+
+
+def test_keras_that_is_not_installed(tmp_path, monkeypatch):
+    (tmp_path / "net.keras").touch()
+    monkeypatch.setitem(sys.modules, "keras", None)
+    with pytest.raises(MissingExtraError, match="pip install keras torch, then set KERAS_BACKEND=torch"):
+        load_model(f"keras:{tmp_path / 'net.keras'}")
 
 
 def network(keras, *, end, own=False, units=3):
@@ -283,7 +346,9 @@ def network(keras, *, end, own=False, units=3):
 def test_a_keras_file(tmp_path, keras, end):
     model = network(keras, end=end)
     model.save(tmp_path / "net.keras")
-    classifier = load_model(f"keras:{tmp_path / 'net.keras'}", preprocess="tf", labels=list("abc"))
+    prefix = "keras:" if end == "linear" else ""  # the suffix is enough
+    classifier = load_model(f"{prefix}{tmp_path / 'net.keras'}", preprocess="tf", labels=list("abc"))
+    assert classifier.info.spec == f"keras:{tmp_path / 'net.keras'}"
     assert classifier.info.geometry.grid == (12, 10)
     assert classifier.info.notes == ()
     batch = np.random.default_rng(0).integers(0, 256, (4, 12, 10, 3)).astype(np.uint8)

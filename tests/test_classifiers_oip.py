@@ -370,6 +370,43 @@ def test_a_server_may_say_when_to_come_back(server):
     assert clock.slept == []
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("9" * 400, "asked to wait for 1e+09 s"),
+        ("Fri, 31 Dec 9999 23:59:59 -2359", "503 Service Unavailable"),
+        ("Fri, 31 Dec 99999999999 23:59:59 GMT", "503 Service Unavailable"),
+        ("Fri, 31 Dec 2020 99:99:99 GMT", "503 Service Unavailable"),
+        ("-5", "503 Service Unavailable"),
+        ("never", "503 Service Unavailable"),
+        ("1e999", "503 Service Unavailable"),
+    ],
+)
+def test_a_time_to_come_back_that_makes_no_sense(server, text, said):
+    server.set([{"status": 503, "headers": {"Retry-After": text}}] * 9)
+    carrier, clock = transport(server, "retries=1")
+    with pytest.raises(NetworkError, match=re.escape(said)):
+        ask(carrier)
+    assert len(clock.slept) <= 1
+
+
+@pytest.mark.parametrize(
+    "shape", ["[Infinity]", "[-Infinity, 3]", "[NaN]", "[1e999]", "[null]", "5", "[" * 9000, "[" + "9" * 5000 + "]"]
+)
+def test_metadata_that_make_no_sense(shape):
+    body = f'{{"inputs": [{{"name": "x", "datatype": "FP32", "shape": {shape}}}], "outputs": []}}'.encode()
+    with pytest.raises(ModelError, match="sent no metadata") as caught:
+        read_metadata(Reply(200, {}, body), "http://host/v2/models/x")
+    assert len(str(caught.value)) < 200
+
+
+def test_lengths_that_make_no_sense():
+    length = "9" * 5000
+    with pytest.raises(AnswerError, match="invalid head length") as caught:
+        decode(Reply(200, {"inference-header-content-length": length}, b"{}"), "http://host/v2/models/x")
+    assert len(str(caught.value)) < 200
+
+
 def test_attempts_end(server):
     server.set([{"status": 503}] * 9)
     carrier, clock = transport(server, "retries=2")
@@ -469,7 +506,7 @@ def test_a_host_that_cannot_exist(host, capsys):
 
 def test_httpx_that_is_not_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "httpx", None)
-    with pytest.raises(MissingExtraError, match=r"needs httpx.*pip install 'becausal\[endpoint\]'"):
+    with pytest.raises(MissingExtraError, match=r"needs httpx.*pip install httpx \(the extra becausal\[endpoint\]\)"):
         load_model("oip:http://127.0.0.1:9/v2/models/toy")
     assert KINDS["oip"].extra == "endpoint"
 
@@ -620,6 +657,7 @@ def test_faults_that_pass_change_nothing(server, local):
 LASTING = {
     "slow": ({"sleep": 0.5}, "no answer within 0.15 s"),
     "dripping": ({"pieces": 1, "pause": 0.01}, "no answer within 0.15 s"),
+    "dripping head": ({"head_pause": 0.01}, "no answer within 0.15 s"),
     "unavailable": ({"status": 503, "error": "no worker"}, "503 Service Unavailable: no worker (3 attempts)"),
     "cut": ({"reset": "body"}, "the response was incomplete"),
     "cut early": ({"reset": "before"}, "the connection was closed"),
@@ -649,7 +687,7 @@ def test_faults_that_last_give_one_line(name, moment, server, capsys):
     fault, said = LASTING[name]
     Image.fromarray(picture()).save("photo.png")
     server.set(([None] if moment == "asking" else []) + [fault] * 40)
-    words = ["timeout=0.15" if name in ("slow", "dripping") else "timeout=20", "retries=2"]
+    words = ["timeout=0.15" if name in ("slow", "dripping", "dripping head") else "timeout=20", "retries=2"]
     status = main(["inspect", server.spec(), "photo.png", *(w for word in words for w in ("--endpoint", word))])
     out, err = capsys.readouterr()
     assert (status, out) == (2, "")
@@ -985,21 +1023,25 @@ def test_no_secret_is_shown_or_kept(server, monkeypatch, capsys):
     for name, content in kept.items():
         assert b"s3cret" not in content, name
     assert b"--endpoint token_env=MY_TOKEN --endpoint price=0.5" in kept["report.html"]
-    # and what is kept is enough to ask again, past the cache
+    # and what is kept is enough to ask again, past the cache, with the user's word for the server and the token
     server.set(token="Bearer s3cret-token")
-    assert main(["verify", "becausal-out/photo"]) == 0
+    assert main(["verify", "becausal-out/photo"]) == 2
+    assert main(["verify", "becausal-out/photo", "--trust"]) == 2
+    assert "refuses a request without credentials" in capsys.readouterr().err
+    verify = ["verify", "becausal-out/photo", "--model", server.spec(), "--endpoint", "token_env=MY_TOKEN"]
+    assert main(verify) == 0
     assert len(server.seen()["pictures"]) > PROBES + 2
     server.set([{"status": 500, "error": "failed with Bearer s3cret-token"}] * 9, token="Bearer s3cret-token")
     capsys.readouterr()
-    assert main(["verify", "becausal-out/photo"]) == 2
+    assert main(verify) == 2
     assert "500 Internal Server Error: failed with Bearer ***" in capsys.readouterr().err
     server.set([{"body": "Bearer s3cret-token"}] * 9, token="Bearer s3cret-token")
-    assert main(["verify", "becausal-out/photo"]) == 2
+    assert main(verify) == 2
     assert "not JSON: 'Bearer ***'" in capsys.readouterr().err
     server.set(token="Bearer other")
-    assert main(["verify", "becausal-out/photo"]) == 2
+    assert main(verify) == 2
     monkeypatch.setenv("MY_TOKEN", "other")
-    assert main(["verify", "becausal-out/photo", "--endpoint", "timeout=20"]) == 0
+    assert main([*verify, "--endpoint", "timeout=20"]) == 0
 
 
 def test_money_is_said(server, capsys, local):

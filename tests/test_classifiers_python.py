@@ -1,15 +1,21 @@
 """Any Python function, on images, signals and volumes, with scores or just labels."""
 
+import json
+import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from becausal.core.contracts import Geometry
-from becausal.core.errors import AnswerError, ModelError
+import becausal
+from becausal.core.contracts import Geometry, name_id
+from becausal.core.errors import AnswerError, ModelError, TargetError
 from becausal.engine.calls import check_scores
 from becausal.images.loading import load_image, make_view
-from becausal.models import as_classifier, load_model
+from becausal.interfaces.cli.app import main
+from becausal.models import as_classifier, find_label, load_model
 
 
 def ask(classifier, view, background, visible):
@@ -83,20 +89,100 @@ def test_a_channel_axis_of_one_is_kept_on_request():
     assert shapes == {(5, 6, 1)}
 
 
-@pytest.mark.parametrize("answer", [np.array, list, tuple, lambda rows: np.array(rows, object)])
-def test_names_get_numbers_as_they_appear(answer):
+@pytest.mark.parametrize("answer", [np.array, list, tuple, lambda rows: np.array(rows, object), np.bytes_])
+def test_names_get_ids_of_their_own(answer):
     def predict(batch):
         return answer(["dark" if row.mean() < 128 else "bright" for row in batch])
 
     classifier = as_classifier(predict)
     view, background = np.full((4, 4, 3), 200, np.uint8), np.zeros((4, 4, 3), np.uint8)
     visible = np.stack([np.ones((4, 4), bool), np.zeros((4, 4), bool)])
-    assert ask(classifier, view, background, visible).tolist() == [0, 1]
+    bright, dark = ask(classifier, view, background, visible).tolist()
+    assert (bright, dark) == (name_id("bright"), name_id("dark"))
+    assert all(2**47 <= i < 2**53 for i in (bright, dark))  # in no list, and exact in JSON
     assert classifier.info.output == "labels"
-    assert [classifier.info.name_of(i) for i in (0, 1)] == ["bright", "dark"]
+    assert classifier.info.labels is None
+    assert [classifier.info.name_of(i) for i in (bright, dark)] == ["bright", "dark"]
+    assert classifier.info.id_of("never seen") == name_id("never seen")
+    assert find_label("Dark", classifier.info.known_labels) == dark
+    with pytest.raises(TargetError, match=r"no class is named 'drk' among 2; similar: dark$"):
+        find_label("drk", classifier.info.known_labels)
     known = as_classifier(predict, labels=["dark", "bright", "other"])
     assert ask(known, view, background, visible).tolist() == [1, 0]
-    assert known.info.labels == ("dark", "bright", "other")
+    assert known.info.labels == known.info.known_labels == ("dark", "bright", "other")
+    assert (known.info.id_of("other"), known.info.id_of("never")) == (2, None)
+    partly = as_classifier(predict, labels=["dark"])
+    assert ask(partly, view, background, visible).tolist() == [name_id("bright"), 0]
+    assert [partly.info.name_of(i) for i in (0, bright)] == ["dark", "bright"]
+    assert find_label("bright", partly.info.known_labels) == bright
+
+
+def test_names_of_digits_are_names():
+    classifier = as_classifier(lambda batch: [str(int(row.mean())) for row in batch])
+    view = np.full((4, 4, 3), 7, np.uint8)
+    assert ask(classifier, view, view, np.ones((1, 4, 4), bool)).tolist() == [name_id("7")]
+    assert find_label("7", classifier.info.known_labels) == name_id("7")
+    assert find_label("8", classifier.info.known_labels) == 8
+
+
+NAMED = """
+def predict(batch):
+    names = ["dim", "dark", "fair", "light"]
+    return [names[int(row.mean()) // 64] for row in batch]
+
+def other(batch):
+    return ["day" if row.mean() >= 64 else "night" for row in batch]
+"""
+
+
+def explain_names(folder, order):
+    """Explain images in a process of its own: (label, id) by image."""
+    code = f"""
+import json, becausal
+for name in {order!r}:
+    found = becausal.explain(name + ".png", "python:net.py:predict", fill="black", max_calls=40)
+    found.save(name)
+    print(json.dumps([name, found.label, found.label_id]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
+    return {name: (label, i) for name, label, i in map(json.loads, done.stdout.splitlines())}
+
+
+def test_names_mean_the_same_in_every_process_and_for_every_model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(NAMED)
+    for name, value in {"a": 90, "b": 150, "c": 250}.items():
+        Image.fromarray(np.full((8, 8, 3), value, np.uint8)).save(f"{name}.png")
+    one, two = explain_names(tmp_path, "abc"), explain_names(tmp_path, "cba")
+    assert one == two
+    assert {name: label for name, (label, _) in one.items()} == {"a": "dark", "b": "fair", "c": "light"}
+    for name in "cb":  # the second of these is another name for the model that has seen the first
+        claims = becausal.verify(becausal.Explanation.load(name), "python:net.py:predict")
+        assert all(claim.holds for claim in claims)
+    found = becausal.Explanation.load("b")
+    for other in ("python:net.py:other", lambda batch: np.tile([0.25, 0.75], (len(batch), 1))):
+        assert not all(claim.holds for claim in becausal.verify(found, other))
+    assert becausal.explain("b.png", "python:net.py:predict", target="fair", fill="black", max_calls=40).label == "fair"
+    with pytest.raises(TargetError, match="no class is named 'light'"):
+        becausal.explain("b.png", "python:net.py:predict", target="light", fill="black", max_calls=40)
+
+
+def test_two_workers_agree_on_the_categories_of_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(NAMED)
+    (tmp_path / "images").mkdir()
+    values = [90, 150, 250, 150, 90, 250, 90, 150]
+    for i, value in enumerate(values):
+        Image.fromarray(np.full((8, 8, 3), value, np.uint8)).save(f"images/{i}.png")
+    model, few = ["--model", "python:net.py:predict", "--fill", "black"], ["--max-calls", "40"]
+    assert main(["batch", "images", "--workers", "2", *model, *few, "--out", "run"]) == 0
+    assert main(["export", "run", "--format", "coco", "--out", "run.json"]) == 0
+    found = json.loads((tmp_path / "run.json").read_text())
+    names = {category["id"]: category["name"] for category in found["categories"]}
+    files = {image["id"]: image["file_name"] for image in found["images"]}
+    labels = {Path(files[item["image_id"]]).name: names[item["category_id"]] for item in found["annotations"]}
+    expected = {90: "dark", 150: "fair", 250: "light"}
+    assert labels == {f"{i}.png": expected[value] for i, value in enumerate(values)}
 
 
 def test_whole_numbers_are_labels_and_torch_tensors_will_do():

@@ -8,6 +8,8 @@ import re
 import signal
 import subprocess
 import sys
+import time
+import tomllib
 from collections import Counter
 from dataclasses import dataclass
 from importlib.resources import files
@@ -103,14 +105,14 @@ def test_the_summary_has_a_line_for_every_explanation(place: Path, capsys: pytes
     assert run(*words, "--several", "3") == 0
     said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     found = Explanation.load("becausal-out/two")
-    assert sorted(int(visible.sum()) for visible in (found.visible, *found.others)) == [16, 32]
+    assert sorted(each.pixels for each in found.sets) == [16, 32]
     lines = [
         f"explanation{number} {100 * visible.mean():.1f} % of the view: {visible.sum()} pixels in 1 piece"
-        for number, visible in (("", found.visible), (" 2", found.others[0]))
+        for number, visible in (("", found.visible), (" 2", found.others[0].visible))
     ]
     assert [line for line in said if line.startswith("explanation")] == [
         lines[0],
-        f"{lines[1]}, also sufficient on its own",
+        f"{lines[1]}, confidence {found.others[0].checks.confidence:.2f}, sufficient, minimal at 4 px, not necessary",
     ]
     assert "note 2 of 3 explanations were found" in said
     assert run(*words) == 0
@@ -145,6 +147,48 @@ def test_a_bad_image_does_not_keep_the_others_from_being_done(place: Path, capsy
     assert complaints.count("\n") == 1
     assert "missing.png" in complaints
     assert sorted(path.name for path in (place / "becausal-out").iterdir()) == ["photo", "photo-2"]
+
+
+LOUD = (
+    MODEL
+    + """
+import os, sys
+print("loading")
+
+def loud(batch):
+    print("evaluating")
+    sys.stdout.flush()
+    os.write(1, b"from C\\n")
+    return predict(batch)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["explain", "photo.png", "--model", "python:net.py:loud", *QUICK],
+        ["compare", "photo.png", "--model", "python:net.py:loud", "--methods", "causal,random"],
+        ["batch", "photo.png", "--model", "python:net.py:loud", "--out", "run", *QUICK],
+        ["inspect", "python:net.py:loud", "photo.png"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_a_model_prints_is_not_part_of_a_document(words: list[str], place: Path) -> None:
+    (place / "net.py").write_text(LOUD)
+    done = command(*words, "--json", cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)
+    assert "evaluating" in done.stderr
+    assert "from C" in done.stderr
+
+
+def test_a_document_is_printed_even_if_stderr_is_closed(place: Path) -> None:
+    (place / "net.py").write_text(LOUD.replace("os.write(1", "print(1"))
+    shell = f"{sys.executable} -m becausal inspect python:net.py:loud photo.png --json 2>&-"
+    done = subprocess.run(["bash", "-c", shell], cwd=place, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["top"][0]["label"] == "bright"
 
 
 def test_a_label_only_model_is_explained(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -252,9 +296,9 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 def test_verify_repeats_the_claims(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("explain", "photo.png", "--model", "python:net.py:predict", *QUICK, "--grain", "4", "--json") == 0
     capsys.readouterr()
-    assert run("verify", "becausal-out/photo") == 0
+    assert run("verify", "becausal-out/photo", "--trust") == 0
     assert "claims hold" in capsys.readouterr().out
-    assert run("verify", "becausal-out/photo", "--json") == 0
+    assert run("verify", "becausal-out/photo", "--trust", "--json") == 0
     record = json.loads(capsys.readouterr().out)
     assert record["holds"] is True
     assert {claim["name"] for claim in record["claims"]} >= {"sufficient", "minimal", "necessary", "confidence"}
@@ -264,12 +308,12 @@ def test_verify_finds_out_another_model(place: Path, capsys: pytest.CaptureFixtu
     assert run("explain", "photo.png", "--model", "python:net.py:predict", *QUICK, "--json") == 0
     (place / "net.py").write_text(MODEL.replace("/ 255)", "/ 2550)"))
     capsys.readouterr()
-    assert run("verify", "becausal-out/photo") == 1
+    assert run("verify", "becausal-out/photo", "--trust") == 1
     said = capsys.readouterr().out
     assert "not the model that was explained" in said
     assert "does not hold" in said
     (place / "net.py").unlink()
-    assert run("verify", "becausal-out/photo") == 2
+    assert run("verify", "becausal-out/photo", "--trust") == 2
     assert "--model" in capsys.readouterr().err
 
 
@@ -282,6 +326,41 @@ def test_inspect_says_how_a_model_is_read(place: Path, capsys: pytest.CaptureFix
     record = json.loads(capsys.readouterr().out)
     assert record["top"][0] == {"label_id": 1, "label": "bright", "confidence": 1.0}
     assert record["labels"] == 2
+
+
+def test_inspect_classifies_several_images(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Image.new("RGB", (32, 32)).save("night.png")
+    assert run("inspect", "python:net.py:predict", "photo.png", "night.png") == 0
+    said = capsys.readouterr().out
+    assert (
+        said.index("photo.png") < said.index("1.0000  bright (1)") < said.index("night.png") < said.index("1.0000  dark (0)")
+    )
+    assert run("inspect", "python:net.py:predict", "photo.png", "missing.png", "night.png", "--json") == 2
+    said, complaints = capsys.readouterr()
+    first, bad, second = json.loads(said)["images"]
+    assert (first["top"][0]["label"], second["top"][0]["label"]) == ("bright", "dark")
+    assert set(bad) == {"image", "error"}
+    assert complaints.startswith("becausal: error: ")
+    assert complaints.count("\n") == 1
+    assert "missing.png" in complaints
+
+
+def test_compare_keeps_a_share_of_the_confidence(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", "photo.png", "--model", "python:net.py:predict", "--methods", "causal,random", "--fill", "black"]
+    sizes = []
+    for extra in ([], ["--confidence", "0.9"]):
+        assert run(*words, *extra, "--json", "--out", f"out{len(extra)}") == 0
+        rows = json.loads(capsys.readouterr().out)["rows"]
+        sizes.append([row["pixels"] for row in rows])
+        assert len(rows) == 2
+        if extra:
+            assert all(row["confidence"] >= 0.9 for row in rows)
+    assert sizes[0][0] < sizes[1][0]
+
+
+def test_only_public_names_are_listed() -> None:
+    assert dir(becausal) == sorted(becausal.__all__)
+    assert all(hasattr(becausal, name) for name in dir(becausal))
 
 
 @pytest.mark.parametrize(("words", "expected"), [(["methods"], "dc-causal"), (["models"], "python:FILE.py:PREDICT")])
@@ -505,6 +584,90 @@ def test_the_command_itself(place: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)[0]["label"] == "bright"
     assert done.stderr == ""
+
+
+SLOW_IMPORT = "import pathlib, time; pathlib.Path('importing').touch(); time.sleep(60)"
+SCRIPT = "import sys; from {module} import {name}; sys.exit({name}())"
+
+
+def entry_point() -> list[str]:
+    """What the installed command does, from pyproject.toml."""
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    module, _, name = project["scripts"]["becausal"].partition(":")
+    return ["-c", SCRIPT.format(module=module, name=name)]
+
+
+@pytest.mark.parametrize("library", ["numpy", "typer"])
+@pytest.mark.parametrize("start", [["-m", "becausal"], entry_point()], ids=["module", "script"])
+def test_an_interrupt_while_libraries_are_imported_is_one_line(start: list[str], library: str, place: Path) -> None:
+    (place / "slow").mkdir()
+    (place / "slow" / f"{library}.py").write_text(SLOW_IMPORT)
+    status, stderr = interrupt([*start, "methods"], Path("importing"), PYTHONPATH=str(place / "slow"))
+    assert (status, stderr) == (130, "becausal: stopped: interrupted\n")
+
+
+def test_an_interrupt_while_a_model_is_loaded_is_one_line(place: Path) -> None:
+    (place / "net.py").write_text(SLOW_IMPORT)
+    status, stderr = interrupt(["-m", "becausal", "inspect", "python:net.py:predict"], Path("importing"))
+    assert (status, stderr) == (130, "becausal: stopped: interrupted\n")
+
+
+def interrupt(words: list[str], sign: Path, **environment: str) -> tuple[int, str]:
+    """Run Python, press Ctrl-C as soon as there is a file, and return the exit status and what is on stderr."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # if it were ignored here, it would be there too
+    try:
+        process = subprocess.Popen(
+            [sys.executable, *words], env=os.environ | environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    try:
+        for _ in range(600):
+            if sign.exists() or process.poll() is not None:
+                break
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        return process.wait(timeout=30), process.communicate()[1]
+    finally:
+        process.kill()
+        process.wait()
+
+
+RAISING = """
+import numpy as np
+
+class Unexpected(BaseException):
+    def __str__(self):
+        return "not an\\nordinary error"
+
+def predict(batch):
+    raise Unexpected
+
+def ends(batch):
+    raise EOFError("nothing left")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("predict", "Unexpected: not an ordinary error"), ("ends", "EOFError: nothing left")]
+)
+@pytest.mark.parametrize("words", ["explain photo.png --model SPEC", "inspect SPEC photo.png"])
+def test_a_model_that_raises_anything_gives_one_line(
+    words: str, name: str, expected: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "net.py").write_text(RAISING)
+    assert run(*words.replace("SPEC", f"python:net.py:{name}").split()) == 2
+    said, complaint = capsys.readouterr()
+    assert said == ""
+    assert complaint.startswith("becausal: error: ")
+    assert complaint.count("\n") == 1
+    assert expected in complaint
+
+
+def test_an_exception_that_cannot_be_printed_gives_one_line(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "net.py").write_text(RAISING.replace('"not an\\nordinary error"', "1 / 0"))
+    assert run("inspect", "python:net.py:predict", "photo.png") == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_a_traceback_only_when_asked_for(place: Path) -> None:

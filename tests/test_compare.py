@@ -3,6 +3,8 @@
 import json
 import math
 import re
+import shutil
+from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
 from io import BytesIO
@@ -24,8 +26,17 @@ from becausal.core.problem import Problem
 from becausal.core.searches import Done, step
 from becausal.interfaces.cli.app import main
 from becausal.methods import METHODS, Method
+from becausal.render.comparison import (
+    _plot_cards,
+    choose_columns,
+    describe_settings,
+    describe_shortfall,
+    format_row,
+)
+from becausal.render.comparison_page import render_comparison
 from becausal.scenes import make_scene
 
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SCENE = make_scene(50_000_017, cut=True)
 METHODS_USED = ("causal", "random", "centre")
 
@@ -137,6 +148,73 @@ def test_a_grain_is_kept_by_all() -> None:
     for row in found.rows:
         assert row.explanation is not None
         assert row.explanation.checks.minimal_grain == 16
+
+
+@cache
+def cut_short() -> Comparison:
+    return compare_methods(SCENE.image, bundled(), ("centre", "random"), request=Request(grain=8, max_calls=100))
+
+
+def test_rows_that_ran_out_of_budget_are_flagged(tmp_path: Path) -> None:
+    centre, random = cut_short().rows
+    assert random.explanation is not None
+    assert random.explanation.checks.minimal_grain is None
+    assert (centre.is_coarser, random.is_coarser) == (False, True)
+    assert (describe_shortfall(centre), describe_shortfall(random)) == ("", "out of budget, not minimal")
+    assert "minimal" in choose_columns(cut_short())
+    assert (format_row(centre)["minimal"], format_row(random)["minimal"]) == ("8 px", "no")
+    assert describe_settings(cut_short()) == "fill grey, minimised to 8 px (not reached by random)"
+    page = render_comparison(cut_short())
+    assert '<td class="flag">no</td>' in page
+    assert page.count('class="flag"') == 1
+    assert "Methods that ended early" in page
+    assert "<dt>random</dt><dd>out of budget, not minimal</dd>" in page
+    figure = _plot_cards(cut_short())
+    assert [text.get_text() for text in figure.texts].count("out of budget, not minimal") == 1
+
+
+def test_without_a_shortfall_or_a_grain_nothing_is_flagged() -> None:
+    assert "minimal" not in choose_columns(compared())
+    assert describe_settings(compared()) == "fill grey"
+    page = render_comparison(compared())
+    assert "ended early" not in page
+    assert 'class="flag"' not in page
+
+
+def test_a_coarser_grain_is_a_shortfall() -> None:
+    row = cut_short().rows[0]
+    assert row.explanation is not None
+    coarser = replace(row.explanation, checks=replace(row.explanation.checks, minimal_grain=16))
+    assert describe_shortfall(replace(row, explanation=coarser)) == "minimal at 16 px only"
+
+
+def test_the_page_asks_the_question_that_was_asked() -> None:
+    explanation = compared().first
+    target = replace(explanation.target, top=3)
+    rows = (replace(compared().rows[0], explanation=replace(explanation, target=target)),)
+    page = render_comparison(Comparison(rows))
+    assert f"Why is <em>{SCENE.label}</em> (&gt;0.99) among the top 3 labels?" in page
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the PATH")
+@pytest.mark.parametrize("width", [390, 1200])
+def test_the_page_has_no_tiny_maps_and_no_voids(width: int, tmp_path: Path) -> None:
+    playwright = pytest.importorskip("playwright.sync_api")
+    path = save_comparison(cut_short(), tmp_path) / "comparison.html"
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        page.goto(path.as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        images = page.evaluate("[...document.querySelectorAll('.cards img')].map(i => i.getBoundingClientRect().width)")
+        shares = page.evaluate(
+            "[...document.querySelectorAll('.cards figure')].map(f => Math.max(...[...f.querySelectorAll('img')]"
+            ".map(i => i.getBoundingClientRect().height)) / f.getBoundingClientRect().height)"
+        )
+        browser.close()
+    assert len(images) == 5
+    assert min(images) >= (150 if width == 390 else 250)
+    assert min(shares) > 0.65
 
 
 def test_methods_the_model_cannot_run_are_rows_that_say_why() -> None:

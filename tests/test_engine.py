@@ -1,5 +1,6 @@
 """The engine: what it asks of a classifier on behalf of searches, and what the searches get to know."""
 
+from asyncio import CancelledError
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -11,11 +12,11 @@ from hypothesis import strategies as st
 import becausal
 from becausal.api import Failure, Request
 from becausal.core.contracts import Classifier, Finding, ModelInfo, Stop
-from becausal.core.errors import AnswerError, BecausalError, UnstableModelError
+from becausal.core.errors import AnswerError, BecausalError, FillError, UnstableModelError
 from becausal.core.problem import Problem
 from becausal.core.searches import gather
 from becausal.core.targets import STEP, Target
-from becausal.engine.calls import check_scores
+from becausal.engine.calls import ModelCalls, check_scores
 from becausal.engine.engine import GRACE, Engine
 from becausal.methods.causal.refinement import DcCausal
 from becausal.methods.causal.search import Causal
@@ -488,6 +489,8 @@ def test_an_interrupt_between_two_fills_forgets_neither():
         (lambda m: np.zeros((len(m) + 1, 2)), "expected"),
         (lambda m: np.zeros(len(m)), "expected"),
         (lambda m: np.zeros((len(m), 2, 2)), "expected"),
+        (lambda m: np.full((len(m), 2), 0.5 + 0.5j), "complex128 scores; expected real"),
+        (lambda m: np.full((len(m), 2), "a", object), "object scores; expected real"),
     ],
 )
 def test_output_that_is_no_score_vector_is_an_answer_error(answer, message):
@@ -503,7 +506,60 @@ def test_labels_must_be_whole_numbers_one_for_each():
             check_scores(bad, 3, "labels")
 
 
-@pytest.mark.parametrize("error", [RuntimeError, ZeroDivisionError, SystemExit, MemoryError])
+class Changing(Model):
+    """From the fourth batch on it gives scores of another width, or of another type."""
+
+    change = staticmethod(lambda scores: np.pad(scores, ((0, 0), (0, 601))))
+
+    def ask(self, staged, which, visible):
+        scores = super().ask(staged, which, visible)
+        return self.change(scores) if len(self.batches) > 3 else scores
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (Changing.change, "603 scores for an image, after 2 in its first answer"),
+        (lambda scores: scores[:, :1].repeat(3, axis=1), "3 scores for an image, after 2"),
+        (lambda scores: scores.astype(np.float64), "float64 scores, after float32"),
+    ],
+)
+def test_the_number_and_type_of_scores_is_fixed_by_the_first_answer(change, message):
+    model = Changing(needed=150.0)
+    model.change = change
+    waves = [rows("0"), rows("1"), rows("2"), rows("3"), rows("4")]
+    with pytest.raises(AnswerError, match=message):
+        Engine(model).run(case(VALUES), asks(*waves))
+
+
+def test_a_function_that_returns_other_classes_midway_is_refused():
+    calls = []
+
+    def predict(batch):
+        calls.append(len(batch))
+        share = batch.reshape(len(batch), -1).mean(axis=1, dtype=float) / 255
+        scores = np.stack([1 - share, share / 2, share / 2], axis=1)
+        return np.pad(scores, ((0, 0), (0, 600))) if len(calls) > 3 else scores
+
+    image = np.full((16, 16, 3), 200, np.uint8)
+    with pytest.raises(AnswerError, match="603 scores for an image, after 3"):
+        becausal.explain(image, predict, fill="black")
+
+
+def test_complex_scores_of_a_function_are_refused():
+    with pytest.raises(BecausalError, match="complex numbers; expected real"):
+        becausal.explain(
+            np.zeros((16, 16, 3), np.uint8), lambda batch: np.tile([0.2 + 1j, 0.8 + 0j], (len(batch), 1)), fill="black"
+        )
+
+
+class Unusual(BaseException):
+    pass
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError, ZeroDivisionError, SystemExit, MemoryError, GeneratorExit, Unusual, CancelledError]
+)
 def test_whatever_a_model_raises_becomes_an_answer_error(error):
     with pytest.raises(AnswerError, match=f"{error.__name__}: broken") as caught:
         Engine(Model(fails_at=(0,), error=error)).run(case(VALUES), asks(rows("0")))
@@ -557,27 +613,117 @@ def test_explain_detects_a_model_that_answers_in_two_ways(output):
         becausal.explain(picture(), Moody(needed=150.0, output=output), fill="black")
 
 
+class BatchDependent(Model):
+    """Its confidence depends on whether it is asked an odd or an even number together, from rows of class 1 on."""
+
+    inputs = "float32"
+    effect = 0.0
+    lasting = False  # whether other rows than those of class 1 are affected as well
+
+    @property
+    def info(self):
+        return replace(super().info, inputs=f"{self.inputs} [N,8,8]")
+
+    def ask(self, staged, which, visible):
+        scores = super().ask(staged, which, visible)
+        if scores.ndim == 1:
+            return scores * (len(visible) % 2 == 0) if self.effect else scores
+        is_odd, affected = len(visible) % 2, (scores[:, 1:] > 0.5) | self.lasting
+        return np.clip(scores + np.float32([-self.effect, self.effect]) * is_odd * affected, 0, 1)
+
+
+def batch_dependent(**attributes):
+    model = BatchDependent(needed=150.0, output=attributes.pop("output", "probabilities"))
+    for name, value in attributes.items():
+        setattr(model, name, value)
+    return model
+
+
 @pytest.mark.parametrize(
-    ("inputs", "noise", "is_fine"),
-    [("float32", 0.004, False), ("float16", 0.004, True), ("FP16", 0.004, True), ("float16", 0.2, False)],
+    ("inputs", "effect", "is_noted"),
+    [("float32", 0.0, False), ("float32", 0.004, True), ("float16", 0.004, False), ("FP16", 0.004, False)],
 )
-def test_half_precision_may_answer_a_little_otherwise_in_another_batch(inputs, noise, is_fine):
-    class Coarse(Model):
-        """Its confidence depends on how many it is asked together."""
+def test_rounding_that_depends_on_the_batch_is_a_note_and_no_refusal(inputs, effect, is_noted):
+    model = batch_dependent(inputs=inputs, effect=effect)
+    explanation = becausal.explain(picture(), model, fill="black")
+    notes = [note for note in explanation.notes if "depend on the batch" in note]
+    assert bool(notes) == is_noted
+    assert explanation.checks.sufficient
+    assert explanation.checks.minimal_grain == 1
+    assert explanation.stopped_by == "finished"
+    assert explanation.stats.calls == len(model.rows)  # what it took to find out is counted
+    if is_noted:
+        assert "differs by up to 0.0040" in notes[0]
+        assert "--batch-size 1" in notes[0]
+        assert all(claim.holds for claim in explanation.verify(model) if claim.name == "confidence")
 
-        @property
-        def info(self):
-            return replace(super().info, inputs=f"{inputs} [N,8,8]")
 
-        def ask(self, staged, which, visible):
-            scores = super().ask(staged, which, visible)
-            return scores + np.float32([-noise, noise]) * (len(visible) % 2) * (scores[:, 1:] > 0.5)
+def test_the_confidence_of_the_whole_view_may_depend_on_the_batch_too():
+    model = batch_dependent(effect=0.004)
+    model.needed = 10.0  # the explanation is a tiny set; only the whole view is affected
+    model.ask = lambda staged, which, visible: _only_whole(model, staged, which, visible)
+    explanation = becausal.explain(picture(), model, fill="black")
+    assert "differs by up to 0.2000" in explanation.notes[-1]
+    assert explanation.checks.sufficient
 
-    if is_fine:
-        assert becausal.explain(picture(), Coarse(needed=150.0), fill="black").checks.sufficient
-    else:
-        with pytest.raises(UnstableModelError, match="half precision" if inputs == "float16" else "dropout"):
-            becausal.explain(picture(), Coarse(needed=150.0), fill="black")
+
+def _only_whole(model, staged, which, visible):
+    scores = Model.ask(model, staged, which, visible)
+    lost = 0.2 * visible.all(axis=(1, 2)) * (len(visible) % 2)
+    return (scores + np.stack([lost, -lost], axis=1)).astype(np.float32)
+
+
+@pytest.mark.parametrize("output", ["probabilities", "labels"])
+def test_a_label_that_depends_on_the_batch_is_kept_and_marked(output):
+    model = batch_dependent(effect=0.3, output=output)
+    model.ask = lambda staged, which, visible: _loses(model, staged, which, visible)
+    explanation = becausal.explain(picture(), model, fill="black")
+    assert explanation.stopped_by == "failure"
+    assert explanation.size < 1
+    assert not explanation.checks.sufficient
+    assert explanation.checks.minimal_grain is None
+    assert "in some batches only: use --batch-size 1" in explanation.notes[-1]
+    alone = becausal.explain(picture(), model, fill="black", batch_size=1)
+    assert alone.stopped_by == "finished"
+    assert alone.checks.minimal_grain == 1
+    assert "batch" not in " ".join(alone.notes)
+
+
+def _loses(model, staged, which, visible):
+    """Asked alone, small sets need more."""
+    model.needed = 190.0 if len(visible) == 1 and visible.sum() < 60 else 150.0
+    return Model.ask(model, staged, which, visible)
+
+
+def test_a_model_that_is_random_is_refused_also_where_the_batch_matters():
+    model = batch_dependent(effect=0.05)
+    model.noise = 0.03
+    with pytest.raises(UnstableModelError, match="dropout"):
+        becausal.explain(picture(), model, fill="black", seed=1)
+
+
+def test_to_find_out_why_an_answer_changed_takes_few_calls(monkeypatch):
+    evaluate, counts = ModelCalls.evaluate, []
+
+    def counted(self, view, background, visible):
+        counts.append(len(visible))
+        return evaluate(self, view, background, visible)
+
+    monkeypatch.setattr(ModelCalls, "evaluate", counted)
+    becausal.explain(picture(), batch_dependent(), fill="black")
+    assert not counts  # none where the answer is the same
+    becausal.explain(picture(), batch_dependent(effect=0.004), fill="black")
+    assert 0 < sum(counts) <= 42
+
+
+def test_interrupted_while_it_finds_out_it_refuses(monkeypatch):
+    def interrupted(self, *args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ModelCalls, "evaluate", interrupted)
+    found = next(becausal.explain_many([picture()], batch_dependent(effect=0.004), request=Request(fills=("black",))))
+    assert isinstance(found, Failure)
+    assert isinstance(found.error, UnstableModelError)
 
 
 def test_explain_detects_a_model_that_changed_its_mind_about_the_whole_view():
@@ -595,6 +741,62 @@ def test_explain_detects_a_model_that_changed_its_mind_about_the_whole_view():
 def test_explain_detects_dropout():
     with pytest.raises(UnstableModelError, match="two ways"):
         becausal.explain(picture(), Model(needed=150.0, noise=0.03), fill="black", seed=1)
+
+
+def on_grey(name_of_masked="kite"):
+    """A function: `kite` where the image's mean is near grey, else `bird`."""
+
+    def predict(batch):
+        rows.append(len(batch))
+        mean = batch.reshape(len(batch), -1).mean(axis=1, dtype=float)
+        near = np.clip(1 - np.abs(mean - 128) / 40, 0.1, 0.9)
+        return np.stack([near, 1 - near], axis=1).astype(np.float32)
+
+    rows = []
+    predict.labels = [name_of_masked, "bird"]
+    predict.rows = rows
+    return predict
+
+
+def test_a_fill_that_has_the_label_already_is_refused_with_the_fills_that_would_work():
+    grey = np.random.default_rng(0).integers(100, 156, (16, 16, 3)).astype(np.uint8)
+    model = on_grey()
+    with pytest.raises(FillError) as caught:
+        becausal.explain(grey, model, fill="grey")
+    assert str(caught.value) == (
+        "the fully masked image already has this label: under the fill grey it is kite (confidence 0.90), so there is "
+        "nothing to explain; use black or white"
+    )
+    before = 1 + 1 + 2  # to detect the output, the whole view, then the whole view and the fully masked image
+    assert len(model.rows) <= before + 7
+    with pytest.raises(FillError, match=r"under the fill #828282 it is kite .* use black or white$"):
+        becausal.explain(grey, on_grey(), fill="#828282")
+    with pytest.raises(FillError, match=r"target already holds .* it is kite .* none of the built-in fills would work"):
+        becausal.explain(grey, on_grey(), fill="grey", target="bird", top=2)
+    with pytest.raises(FillError, match=r"use another fill$"):
+        becausal.explain(grey, on_grey(), fill=("grey", "mean"))
+
+
+def test_a_fill_is_refused_plainly_where_the_model_fails_or_is_interrupted_on_the_others():
+    grey = np.random.default_rng(0).integers(100, 156, (16, 16, 3)).astype(np.uint8)
+    for error in (RuntimeError, KeyboardInterrupt):
+
+        def model(batch, error=error):
+            mean = batch.reshape(len(batch), -1).mean(axis=1, dtype=float)
+            if (mean < 1).any():
+                raise error("black")
+            return np.tile(np.float32([0.9, 0.1]), (len(batch), 1))
+
+        model.labels = ["kite", "bird"]
+        found = becausal.explain_many([grey, grey + 1], model, request=Request(fills=("grey",)))
+        first = next(found)
+        assert isinstance(first.error, FillError)
+        assert str(first.error).endswith("use another fill")
+        if error is KeyboardInterrupt:
+            with pytest.raises(KeyboardInterrupt):
+                next(found)
+        else:
+            assert isinstance(next(found).error, FillError)
 
 
 @pytest.mark.parametrize("fill", ["black", ("black", "5", "mean")])

@@ -14,10 +14,12 @@ from PIL import Image
 import becausal
 import becausal.scenes
 from becausal.api import Failure, Request
-from becausal.api.explanation import FILES, SCHEMA, Explanation
+from becausal.api.explanation import FILES, Explanation
 from becausal.core.errors import AnswerError, BecausalError, FillError, OptionError, OutputError, TargetError
+from becausal.core.explanation import SCHEMA, NamedScore
 from becausal.core.regions import cells
 from becausal.models import as_classifier, read_labels
+from becausal.render.wording import as_text, headline
 from becausal.scenes import make_scene
 
 FOLDER = Path(becausal.scenes.__file__).parent / "bundled"
@@ -125,18 +127,82 @@ def test_files_arrays_and_pillow_images_are_the_same_picture(tmp_path):
 def test_several_explanations_are_disjoint_and_each_is_sufficient(tmp_path):
     picture = scene(0).image
     explanation = becausal.explain(picture, bundled(), several=3, grain=4)
-    sets = (explanation.visible, *explanation.others)
+    sets = explanation.sets
     assert len(sets) == 3
-    assert np.sum(sets, axis=0).max() == 1
-    for visible in sets:
-        assert label_of(np.where(visible[..., None], picture, np.uint8(128))) == explanation.label_id
-    claims = explanation.verify(bundled())
-    assert sum("further" in claim.name for claim in claims) == 2
-    assert all(claim.holds for claim in claims)
+    assert np.sum([found.visible for found in sets], axis=0).max() == 1
+    for found in sets:
+        alone = bundled().classify(np.where(found.visible[..., None], picture, np.uint8(128))[None])[0]
+        assert alone.argmax() == explanation.label_id
+        assert math.isclose(found.checks.confidence, alone[explanation.label_id], abs_tol=1e-5)
+        rest = label_of(np.where(found.visible[..., None], np.uint8(128), picture))
+        assert found.checks.necessary == (rest != explanation.label_id)
+        number = cells((128, 128), found.checks.minimal_grain)
+        for c in np.unique(number[found.visible]):
+            less = found.visible & (number != c)
+            assert label_of(np.where(less[..., None], picture, np.uint8(128))) != explanation.label_id
     loaded = Explanation.load(explanation.save(tmp_path / "it"))
     same(loaded, explanation)
-    emptied = replace(loaded, others=(np.zeros((128, 128), bool), *loaded.others[1:]))
-    assert [claim.holds for claim in emptied.verify(bundled()) if "further" in claim.name] == [False, True]
+    record = strict_json((tmp_path / "it" / "explanation.json").read_text())
+    assert [entry["confidence"] for entry in record["further"]] == [other.checks.confidence for other in loaded.others]
+    assert set(record["further"][0]) == set(record["explanation"])
+    for visible in (found.visible for found in sets[1:]):
+        assert (paint_difference(explanation, tmp_path / "it")[visible] > 0).any()  # drawn, unlike what is masked
+
+
+@needs_bundled
+def test_verify_repeats_every_claim_of_every_explanation():
+    explanation = becausal.explain(scene(0).image, bundled(), several=3, grain=4)
+    claims = explanation.verify(bundled())
+    assert len(claims) == 12
+    assert all(claim.holds for claim in claims)
+    assert {claim.name for claim in claims[4:8]} == {
+        f"explanation 2: {name}" for name in ("sufficient", "minimal", "necessary", "confidence")
+    }
+    emptied = replace(explanation.others[0], visible=np.zeros((128, 128), bool))
+    assert "explanation 2: sufficient" in broken(replace(explanation, others=(emptied, explanation.others[1])))
+    boast = replace(explanation.others[1], checks=replace(explanation.others[1].checks, confidence=0.99))
+    assert broken(replace(explanation, others=(explanation.others[0], boast))) == {"explanation 3: confidence"}
+
+
+@needs_bundled
+def test_checking_further_explanations_costs_two_calls_each_and_stays_in_the_budget():
+    picture = scene(0).image
+    explanation = becausal.explain(picture, bundled(), several=3, grain=4)
+    finding = search_alone(picture, explanation)
+    assert list(finding.grains) == [found.checks.minimal_grain for found in explanation.sets]
+    for max_calls in (10, 60, explanation.calls - 20):
+        cut = becausal.explain(picture, bundled(), several=3, grain=4, max_calls=max_calls)
+        assert cut.calls <= max_calls
+        assert cut.stopped_by == "budget"
+        assert all(found.checks.sufficient and not math.isnan(found.checks.confidence) for found in cut.sets)
+
+
+def search_alone(picture, explanation):
+    """The finding of the method behind an explanation, without the pipeline."""
+    from becausal.core.problem import Problem
+    from becausal.engine.engine import Engine
+    from becausal.methods.causal.search import Causal
+
+    problem = Problem(picture, explanation.backgrounds, explanation.target)
+    rng = np.random.default_rng(explanation.origin.seed).spawn(2)[0]
+    outcome = Engine(bundled()).run(problem, Causal(grain=4, several=3).search(problem, rng))
+    # The whole view twice (to find the label, and the same again is free), the fully masked image, two checks of each
+    # set, and the last confirmation; what the search has seen already is free.
+    assert 0 < explanation.calls - outcome.stats.calls <= 3 + 2 * len(explanation.sets)
+    return outcome.result
+
+
+def paint_difference(explanation, folder):
+    """How far the saved figure is from one of the darkened image, per pixel of the view."""
+    from becausal.render.painting import paint_explanation
+    from becausal.render.sheets import lay_out
+
+    sheet = lay_out(explanation)
+    nothing = replace(sheet, visible=np.zeros_like(sheet.visible), others=())
+    dark = paint_explanation(nothing)[:: sheet.scale, :: sheet.scale]
+    with Image.open(folder / "explanation.png") as image:
+        drawn = np.asarray(image.convert("RGB"))[: 128 * sheet.scale : sheet.scale, : 128 * sheet.scale : sheet.scale]
+    return np.abs(drawn.astype(int) - dark).max(axis=-1)
 
 
 def test_where_there_is_but_one_explanation_several_says_so():
@@ -227,7 +293,7 @@ def test_saved_and_loaded_it_is_the_same(tmp_path):
     origin = record["origin"]
     assert len(origin["image_sha256"]) == len(origin["model_sha256"]) == 64
     assert origin["request"]["seed"] == 3
-    assert origin["options"]["parts"] >= 1
+    assert origin["options"]["effort"] >= 1
     assert {"numpy", "onnxruntime", "pillow", "python"} <= set(origin["versions"])
     assert "<html" in (folder / "report.html").read_text()
     assert explanation.save(folder) == folder  # over itself
@@ -563,6 +629,52 @@ def test_the_target_may_be_held_against_one_rival():
         becausal.explain(picture, four_corners, target=1, against="two")
     with pytest.raises(TargetError, match="five"):
         becausal.explain(picture, four_corners, target="five")
+
+
+def test_headlines_follow_the_target(tmp_path):
+    picture = corners(200, 100, 150, 50)
+    explanation = becausal.explain(picture, four_corners, target="three", against="two", fill="black")
+    sentence = as_text(headline(explanation))
+    whole = four_corners(picture[None])[0]
+    assert sentence.startswith(f"The model says one ({whole[0]:.2f}). These ")
+    assert sentence.endswith(f"of the pixels alone keep three ({whole[2]:.2f}) ahead of two.")
+    by_id = becausal.explain(picture, four_corners, target=2, against=1, fill="black")
+    assert as_text(headline(by_id)) == sentence
+    assert by_id.top == NamedScore("one", 0, float(np.float32(whole[0])))
+    explanation = becausal.explain(picture, four_corners, target="three", top=2, fill="black")
+    sentence = as_text(headline(explanation))
+    assert sentence.startswith(f"The model says one ({whole[0]:.2f}). These ")
+    assert sentence.endswith(f"of the pixels alone keep three ({whole[2]:.2f}) among the top 2 labels.")
+    loaded = Explanation.load(explanation.save(tmp_path / "it"))
+    assert (loaded.top, loaded.rival) == (explanation.top, None)
+    alone = becausal.explain(square(), labels_only)
+    assert as_text(headline(alone)).startswith(f"The model says {alone.label}. These ")
+    assert alone.top is not None
+    assert alone.top.label == alone.label
+
+
+@needs_bundled
+def test_a_grain_that_the_effort_does_not_reach_says_so():
+    from becausal.render.wording import describe_checks
+
+    explanation = becausal.explain(scene(0).image, bundled(), grain=1, confidence=0.9, options={"effort": "20"})
+    assert explanation.stopped_by == "finished"
+    assert explanation.checks.minimal_grain > 1
+    minimal = describe_checks(explanation)[1]
+    assert "1 px was asked for, but the effort limit of 20 calls was reached" in minimal.meaning
+    assert "effort=none" in minimal.meaning
+    assert (
+        becausal.explain(scene(0).image, bundled(), grain=4, confidence=0.5, options={"effort": "none"}).checks.minimal_grain
+        == 4
+    )
+
+
+@needs_bundled
+def test_a_limit_that_was_not_used_up_is_explained():
+    explanation = becausal.explain(scene(0).image, bundled(), method="rise", max_calls=300)
+    assert explanation.stopped_by == "budget"
+    assert explanation.calls < 300
+    assert f"The limit of 300 model calls ended the search after {explanation.calls}: the rest was" in str(explanation)
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9, 1.0])

@@ -1,6 +1,10 @@
 """A model that fails in the middle of a search: what was found until then is kept, and nothing more is claimed."""
 
 import json
+import re
+import signal
+import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +21,7 @@ from becausal.bench import execution, run
 from becausal.core.checks import removals
 from becausal.core.contracts import Finding, Stop, with_hints
 from becausal.core.errors import AnswerError, NetworkError
+from becausal.engine import interrupts
 from becausal.engine.engine import Engine
 from becausal.interfaces.cli.app import main
 from becausal.interfaces.web.images import Upload
@@ -482,7 +487,7 @@ def test_an_endpoint_that_goes_away_leaves_what_was_found_and_one_line(serve, ca
     out, err = capsys.readouterr()
     assert "cut short         The model failed before the search finished. This is the best" in out
     assert err.count("\n") == 1
-    assert err.startswith(f"becausal: error: http://127.0.0.1:{server.port}/v2/models/toy cannot be asked: ")
+    assert err.startswith(f"becausal: error: the request to http://127.0.0.1:{server.port}/v2/models/toy failed: ")
     kept = Explanation.load("becausal-out/0")
     assert kept.stopped_by == "failure"
     assert kept.notes[-1] in err
@@ -509,7 +514,7 @@ def test_an_endpoint_that_goes_away_keeps_the_pictures_that_are_done(serve, caps
     assert ["error" in entry for entry in found] == [end != "finished" for end in ends]
     assert [Explanation.load(entry["folder"]).stopped_by for entry in found if "folder" in entry] == [*filter(None, ends)]
     for line, word in zip(err.splitlines(), said, strict=True):
-        assert line.startswith(f"becausal: error: {word}http://127.0.0.1:{server.port}/")
+        assert line.startswith(f"becausal: error: {word}the request to http://127.0.0.1:{server.port}/")
 
 
 def test_a_batch_fails_what_an_endpoint_did_not_answer_and_asks_it_again(serve, capsys):
@@ -519,7 +524,7 @@ def test_a_batch_fails_what_an_endpoint_did_not_answer_and_asks_it_again(serve, 
     assert main(words) == 3
     rows = read_rows("run")
     assert [row["state"] for row in rows] == ["done", "failed", "failed"]
-    assert all(row["error"].startswith("http://127.0.0.1") for row in rows[1:])
+    assert all(row["error"].startswith("the request to http://127.0.0.1") for row in rows[1:])
     server.stop()
     serve("--port", str(server.port))
     assert main([*words, "--retry", "1"]) == 0
@@ -607,3 +612,105 @@ def test_a_bench_has_no_row_for_a_model_out_of_reach_and_asks_again(bench, monke
         with pytest.raises(NetworkError, match="it is gone"):
             bench(fails_with=NetworkError, for_good=True)
     assert bench(resume=True) == [None, None]
+
+
+# Models that hang, until Ctrl-C
+
+
+class Hanging(Model):
+    """From its batch `after` on it never answers; it notes how often it was called then."""
+
+    after = 0
+    hung = 0
+
+    def ask(self, staged, which, visible):
+        if len(self.batches) < self.after:
+            return super().ask(staged, which, visible)
+        self.hung += 1
+        while True:
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def python_handler():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def press_later(seconds):
+    threading.Timer(seconds, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)).start()
+
+
+def hanging(after):
+    model = Hanging(needed=150.0)
+    model.after = after
+    return model
+
+
+@pytest.mark.usefixtures("python_handler")
+@pytest.mark.parametrize("method", ["causal", "dc-causal"])
+def test_the_first_ctrl_c_ends_a_call_that_hangs_and_gives_the_best_so_far(monkeypatch, method):
+    monkeypatch.setattr(interrupts, "HANGING_SECONDS", 0.2)
+    model = hanging(20)
+    press_later(1.5)
+    explanation = becausal.explain(picture(), model, method=method, fill="black")
+    assert model.hung == 1  # it was not called again
+    assert explanation.stopped_by == "interrupt"
+    assert explanation.size < 1
+    assert explanation.checks.sufficient
+    assert re.fullmatch(r"the model had not answered for \d s when the search was interrupted", explanation.notes[-1])
+
+
+@pytest.mark.usefixtures("python_handler")
+@pytest.mark.parametrize("after", [0, 1])
+def test_the_first_ctrl_c_ends_a_call_that_hangs_before_anything_was_found(monkeypatch, after):
+    monkeypatch.setattr(interrupts, "HANGING_SECONDS", 0.2)
+    model = hanging(after)
+    press_later(0.6)
+    with pytest.raises(KeyboardInterrupt):
+        becausal.explain(picture(), model, fill="black")
+    assert model.hung == 1
+
+
+@pytest.mark.usefixtures("python_handler")
+def test_the_first_ctrl_c_ends_a_model_that_hangs_while_a_view_is_staged():
+    def predict(batch):
+        while True:
+            time.sleep(0.01)
+
+    press_later(0.4)
+    with pytest.raises(KeyboardInterrupt):
+        becausal.explain(np.zeros((8, 8, 3), np.uint8), predict, fill="black")
+
+
+@pytest.mark.usefixtures("python_handler")
+def test_verifying_with_a_model_that_hangs_is_interrupted_at_once(monkeypatch):
+    monkeypatch.setattr(interrupts, "HANGING_SECONDS", 0.2)
+    explanation = becausal.explain(picture(), Model(needed=150.0), fill="black")
+    model = hanging(0)
+    press_later(0.6)
+    with pytest.raises(KeyboardInterrupt):
+        explanation.verify(model)
+    assert model.hung == 1
+
+
+def test_on_the_command_line_too_one_ctrl_c_is_enough(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(interrupts, "HANGING_SECONDS", 0.2)
+    Image.fromarray(np.full((32, 32, 3), 220, np.uint8)).save(tmp_path / "a.png")
+    (tmp_path / "hang.py").write_text(
+        "import time\nimport numpy as np\ncalls = []\ndef f(batch):\n    calls.append(1)\n    while len(calls) > 20:\n"
+        "        time.sleep(0.01)\n    m = batch.reshape(len(batch), -1).mean(axis=1) / 255\n"
+        "    return np.stack([1 - m, m], 1)\n"
+    )
+    press_later(3.0)
+    words = ["explain", str(tmp_path / "a.png"), "--model", f"python:{tmp_path / 'hang.py'}:f", "--fill", "black"]
+    assert main([*words, "--out", str(tmp_path / "out")]) == 130
+    assert (tmp_path / "out" / "a" / "explanation.json").is_file()  # the best so far
+    assert "had not answered" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("error", [GeneratorExit, SystemExit, type("Odd", (BaseException,), {})])
+def test_a_model_that_raises_what_is_no_exception_fails_like_any_other(error):
+    explanation = becausal.explain(picture(), Model(needed=150.0, fails_at=(30,), error=error), fill="black")
+    assert find_failure(explanation) == f"the model failed: {error.__name__}: broken"

@@ -23,7 +23,8 @@ pytest.importorskip("captum", reason="captum is not installed")
 from torch import nn  # noqa: E402
 
 from becausal.methods.gradients import Differentiable, differentiable, to_torch, trace_layers  # noqa: E402
-from becausal.models.settings import ModelSettings  # noqa: E402
+from becausal.models.loading import Loading  # noqa: E402
+from becausal.models.settings import ModelSettings, resolve_settings  # noqa: E402
 from becausal.models.torch_module import wrap  # noqa: E402
 
 NAMES = tuple(name for name, method in METHODS.items() if method.needs == "gradients")
@@ -338,6 +339,68 @@ def test_gbp_needs_a_relu() -> None:
 def test_deeplift_says_where_its_rules_do_not_reach() -> None:
     model = small(nn.Conv2d(3, 4, 3), nn.GELU(), nn.Flatten(), nn.Linear(4 * 14 * 14, 3))
     assert "misses the change of the logit" in find("deeplift", noise_problem(model)).notes[0]
+
+
+class Block(nn.Module):  # type: ignore[misc]
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = nn.MultiheadAttention(width, 2, batch_first=True)
+        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+
+    def forward(self, x: Any) -> Any:
+        y = self.norm1(x)
+        x = x + self.attention(y, y, y, need_weights=False)[0]
+        return x + self.mlp(self.norm2(x))
+
+
+class TinyTransformer(nn.Module):  # type: ignore[misc]
+    """A vision transformer of two blocks; the head reads the first token, or the mean of the patches without one."""
+
+    def __init__(self, extra: int, grid: tuple[int, int] = (4, 4), width: int = 16) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Conv2d(3, width, 8, 8)
+        self.extra = nn.Parameter(torch.randn(1, extra, width))
+        self.position = nn.Parameter(torch.randn(1, grid[0] * grid[1] + extra, width))
+        self.blocks = nn.Sequential(Block(width), Block(width))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 5)
+
+    def forward(self, x: Any) -> Any:
+        x = self.embed(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.extra.expand(len(x), -1, -1), x], 1) + self.position
+        x = self.norm(self.blocks(x))
+        return self.head(x[:, 0] if self.extra.shape[1] else x.mean(1))
+
+
+@pytest.mark.parametrize(
+    ("extra", "grid", "layer"),
+    [(1, (4, 4), "blocks.1.norm1"), (2, (4, 4), "blocks.1.norm1"), (1, (3, 5), "blocks.1.norm1"), (0, (4, 4), "norm")],
+)
+def test_grad_cam_uses_the_tokens_of_the_last_block(extra: int, grid: tuple[int, int], layer: str) -> None:
+    network = TinyTransformer(extra, grid).eval()
+    size = f"{8 * grid[0]}x{8 * grid[1]}"
+    settings = resolve_settings(None, Loading(preprocess="unit", resize=f"squash:{size}/{size}", returns="logits"))
+    model = wrap(network, settings)
+    image = np.random.default_rng(0).integers(0, 256, (8 * grid[0], 8 * grid[1], 3)).astype(np.uint8)
+    problem = pose(image, 3, model)
+    found = find("grad-cam", problem)
+    assert found.notes == (f"grad-cam used the layer {layer} (LayerNorm)",)
+    kept: list[Any] = []
+    handle = network.get_submodule(layer).register_forward_hook(lambda _, __, out: kept.append(out))
+    logit = network(model.gradient_input(image[None]))[0, 3]
+    handle.remove()
+    (gradient,) = torch.autograd.grad(logit, kept)
+    patches, weights = kept[0][0, extra:], gradient[0, extra:].mean(0)
+    cam = (patches * weights).sum(1).clamp(min=0).reshape(1, 1, *grid)
+    large = nn.functional.interpolate(cam, image.shape[:2], mode="bilinear")[0, 0]
+    assert cam.max() > 0
+    assert np.allclose(found.saliency, large.detach().numpy(), atol=1e-6)
+    named = find("grad-cam", problem, layer="blocks.0.norm2")
+    assert named.notes == ()
+    assert not np.allclose(named.saliency, found.saliency)
+    embedded = find("grad-cam", problem, layer="embed")
+    assert not np.allclose(embedded.saliency, found.saliency)
 
 
 def test_grad_cam_by_layer() -> None:

@@ -2,15 +2,19 @@
 
 import io
 import json
+import os
 import struct
+import time
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from PIL import GifImagePlugin, Image, TiffImagePlugin
 
+import becausal
 from becausal.core.contracts import Geometry
 from becausal.core.errors import ImageError
 from becausal.core.frames import plan_frame
@@ -99,8 +103,60 @@ def test_an_animation_gives_its_first_frame(tmp_path):
     frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "green", "blue")]
     path = save(tmp_path, frames[0], "a.gif", save_all=True, append_images=frames[1:])
     picture = load_image(path)
-    assert picture.notes == ("animated: first frame of 3",)
+    assert picture.notes == ("several frames: first frame used",)
     assert picture.pixels[0, 0].tolist() == [255, 0, 0]
+
+
+@pytest.mark.parametrize("kind", ["gif", "tiff", "png", "webp"])
+def test_frames_are_never_counted(tmp_path, monkeypatch, kind):
+    frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "green", "blue")]
+    several = save(tmp_path, frames[0], f"a.{kind}", save_all=True, append_images=frames[1:])
+    single = save(tmp_path, frames[0], f"b.{kind}")
+
+    def count(self):
+        raise AssertionError("counted")
+
+    for plugin in (GifImagePlugin.GifImageFile, TiffImagePlugin.TiffImageFile):
+        monkeypatch.setattr(plugin, "n_frames", property(count))
+    assert "several frames: first frame used" in load_image(several).notes
+    assert load_image(single).notes == ()
+
+
+def test_a_tiff_of_very_many_frames_is_read_at_once(tmp_path):
+    # Each directory points to the next; all show the same four grey pixels.
+    entries = [(256, 3, 1, 2), (257, 3, 1, 2), (258, 3, 1, 8), (259, 3, 1, 1), (262, 3, 1, 1), (273, 4, 1, 8)]
+    entries += [(278, 3, 1, 2), (279, 4, 1, 4)]
+    size, count = 2 + 12 * len(entries) + 4, 60_000
+    directory = struct.pack("<H", len(entries)) + b"".join(struct.pack("<HHII", *entry) for entry in entries)
+    links = [12 + size * (i + 1) for i in range(count - 1)] + [0]
+    body = b"".join(directory + struct.pack("<I", link) for link in links)
+    (tmp_path / "many.tif").write_bytes(b"II*\0" + struct.pack("<I", 12) + bytes([9, 9, 9, 9]) + body)
+    begun = time.perf_counter()
+    image = load_image(tmp_path / "many.tif")
+    assert time.perf_counter() - begun < 1.0  # counting them takes half a minute
+    assert image.notes == ("several frames: first frame used",)
+    assert (image.pixels == 9).all()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
+@pytest.mark.parametrize("name", ["pipe.png", "pipe.npy", "pipe"])
+def test_only_regular_files_are_opened(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    for path, kind in ((tmp_path / name, "a named pipe"), (Path("/dev/zero"), "a device"), (tmp_path, "a folder")):
+        with pytest.raises(ImageError, match=f"^{path} is {kind}"):
+            load_image(path)
+    (tmp_path / "link.png").symlink_to("/dev/zero")
+    with pytest.raises(ImageError, match="is a device"):
+        load_image(tmp_path / "link.png")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
+def test_an_image_as_the_fill_must_be_a_regular_file_too(tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    image = np.full((8, 8, 3), 200, np.uint8)
+    for path in (tmp_path / "pipe.png", Path("/dev/zero")):
+        with pytest.raises(ImageError, match="not a regular file"):
+            becausal.explain(image, lambda batch: np.tile([0.2, 0.8], (len(batch), 1)), fill=f"image:{path}")
 
 
 def test_exif_turns_the_picture_upright(tmp_path):
@@ -156,14 +212,14 @@ def test_what_cannot_be_read_says_why(tmp_path):
     Image.fromarray(gradient(64, 64)).save(buffer, "JPEG")
     cases = [
         (tmp_path / "missing.png", "there is no file"),
-        (tmp_path, "cannot be read"),
+        (tmp_path, "is a folder"),
         (put("empty.png", b""), "is empty"),
         (put("text.png", b"hello"), "no image"),
         (put("cut.jpg", buffer.getvalue()[:500]), "damaged or cut short"),
         (put("bomb.png", png_of(20_000, 20_000)), "million pixels"),
         (put("broken.npy", b"\x93NUMPYxx"), "npy"),
         (put("text.npy", b"hello"), "npy"),
-        ("a\0b.png", "cannot be read"),
+        ("a\0b.png", "is not the name of a file"),
         (42, "not int"),
     ]
     for source, words in cases:

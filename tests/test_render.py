@@ -7,6 +7,8 @@ import subprocess
 import sys
 import threading
 from html.parser import HTMLParser
+from importlib.resources import files
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -14,19 +16,32 @@ from jinja2 import UndefinedError
 from PIL import Image
 
 from becausal.api.explanation import Explanation
-from becausal.core.checks import Checks
-from becausal.core.explanation import Origin
+from becausal.core.checks import CheckedSet, Checks
+from becausal.core.explanation import NamedScore, Origin
 from becausal.core.frames import Frame
 from becausal.core.request import Request
 from becausal.core.stats import Stats
 from becausal.core.targets import Target
+from becausal.render.command import format_command
 from becausal.render.figures import explanation_png, plot, plot_map, png_bytes, printable
 from becausal.render.pages import render_page
-from becausal.render.painting import dilate, paint_explanation, paint_mutant
+from becausal.render.painting import COLOURS, colour_of, dilate, paint_explanation, paint_mutant
 from becausal.render.report import render_report
 from becausal.render.sheets import as_level, choose_scale, choose_slices, lay_out
 from becausal.render.signals import find_intervals
-from becausal.render.wording import describe_checks, describe_stop, format_command, format_confidence, format_share
+from becausal.render.wording import (
+    as_text,
+    describe_checks,
+    describe_stop,
+    describe_target,
+    format_confidence,
+    format_share,
+    headline,
+    question,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 GRIDS = [(400,), (1,), (32, 48), (1, 1), (4, 4), (224, 224), (700, 20), (12, 16, 16), (1, 8, 8)]
 
@@ -206,20 +221,190 @@ def test_the_report_needs_nothing_but_itself() -> None:
 
 def test_the_report_says_what_was_found() -> None:
     words = " ".join("".join(Page(render_report(make())).words).replace("\xa0", " ").split())
-    assert "Why bus (0.97)? These 10 % of the pixels alone are sufficient." in words
+    assert "The model says bus (0.97). These 10 % of the pixels alone are sufficient for bus." in words
     assert "Stopped early" not in words
     assert "becausal explain photo.jpg" in words
 
 
 @pytest.mark.parametrize(
-    ("stopped_by", "word"), [("budget", "The limit of 150 model calls was reached before"), ("interrupt", "interrupted")]
+    ("stopped_by", "max_calls", "text"),
+    [
+        ("budget", 545, "The limit of 545 model calls was reached before the search finished. This is the best"),
+        ("budget", 600, "The limit of 600 model calls ended the search after 545: the rest was reserved for"),
+        ("interrupt", None, "The search was interrupted. This is the best explanation found so far"),
+        ("failure", None, "The model failed before the search finished. This is the best"),
+    ],
 )
-def test_an_answer_cut_short_is_marked(stopped_by: str, word: str) -> None:
+def test_an_answer_cut_short_is_marked(stopped_by: str, max_calls: int | None, text: str) -> None:
     explanation = make()
-    origin = dataclasses.replace(explanation.origin, request=Request(max_calls=150))
+    origin = dataclasses.replace(explanation.origin, request=Request(max_calls=max_calls))
     explanation = dataclasses.replace(explanation, stopped_by=stopped_by, origin=origin)
-    assert word in describe_stop(explanation)
+    assert text in describe_stop(explanation)
+    assert describe_stop(explanation).count("search") == 1 or stopped_by == "budget"
     assert 'class="warning"' in render_report(explanation)
+
+
+# Headlines: one sentence from the target, everywhere
+
+
+COUGAR, LION = NamedScore("cougar", 286, 0.81), NamedScore("lion", 291, 0.03)
+
+
+def ask_about(target: Target, score: NamedScore, **changes: object) -> Explanation:
+    explanation = dataclasses.replace(
+        make(label=score.label), label_id=score.label_id, confidence=score.confidence, target=target
+    )
+    return dataclasses.replace(explanation, **changes)
+
+
+@pytest.mark.parametrize(
+    ("explanation", "sentence"),
+    [
+        (
+            ask_about(Target(291, top=5), LION, top=COUGAR),
+            "The model says cougar (0.81). These 10 % of the pixels alone keep lion (0.03) among the top 5 labels.",
+        ),
+        (
+            ask_about(Target(291, top=5), LION),
+            "The model gives lion a confidence of 0.03. These 10 % of the pixels alone keep lion among the top 5 labels.",
+        ),
+        (
+            ask_about(Target(286, against=291), COUGAR, top=COUGAR, rival=LION),
+            "The model says cougar (0.81). These 10 % of the pixels alone keep cougar ahead of lion.",
+        ),
+        (
+            ask_about(Target(286, floor=0.729), COUGAR),
+            "The model says cougar (0.81). These 10 % of the pixels alone are sufficient for cougar, with a confidence of "
+            "at least 0.73.",
+        ),
+        (
+            ask_about(Target(291, threshold=0.5), NamedScore("lion", 291, 0.6), top=COUGAR),
+            "The model says lion (0.60). These 10 % of the pixels alone keep lion at a probability of at least 0.5.",
+        ),
+        (
+            ask_about(Target(291), NamedScore("lion", 291, float("nan"))),
+            "The model says lion. These 10 % of the pixels alone are sufficient for lion.",
+        ),
+        (
+            ask_about(Target(286), COUGAR, checks=Checks(False, 0.2)),
+            "The model says cougar (0.81). No sufficient set was found; the best candidate has 10 % of the pixels.",
+        ),
+    ],
+)
+def test_the_headline_answers_the_question(explanation: Explanation, sentence: str) -> None:
+    assert as_text(headline(explanation)) == sentence
+    page = Page(render_report(explanation))
+    assert sentence in " ".join("".join(page.words).replace("\xa0", " ").split())
+    assert str(explanation).splitlines()[0] == sentence
+    assert figure_text(plot(explanation)).replace("\n", " ").startswith(sentence)
+
+
+def test_a_rival_is_called_by_its_name() -> None:
+    explanation = ask_about(Target(286, against=291, floor=0.5), COUGAR, rival=LION)
+    assert as_text(question(explanation)) == "Why cougar (0.81) rather than lion?"
+    texts = [describe_target(explanation), *(check.meaning for check in describe_checks(explanation))]
+    assert texts[0] == "cougar stays ahead of lion, with a confidence of at least 0.50"
+    assert "keep the lead of cougar over lion and its confidence" in texts[1]
+    assert not any("class 291" in text for text in texts)
+    named = dataclasses.replace(explanation.origin, request=Request(against="lion"))
+    assert "class" not in describe_target(dataclasses.replace(explanation, rival=None, origin=named))
+
+
+def figure_text(figure: "Figure") -> str:
+    """The title of a figure, and the texts of its legend."""
+    legends = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    return "\n".join([figure.get_suptitle(), *legends])
+
+
+def test_notes_are_shown_prominently() -> None:
+    note = "imagenet normalisation assumed"
+    explanation = dataclasses.replace(make(), notes=(note,))
+    assert f"note: {note}" in str(explanation).splitlines()
+    assert f"Note: {note}" in figure_text(plot(explanation))
+    text = render_report(explanation)
+    assert text.index(note) < text.index("data:image/png")  # before the images
+    assert "notes" not in re.sub(r"(?s)<style>.*?</style>", "", render_report(dataclasses.replace(make(), notes=())))
+
+
+def test_a_coarser_grain_says_why_and_how_to_go_on() -> None:
+    explanation = make()
+    options = {"effort": 1100}
+    origin = dataclasses.replace(explanation.origin, grain=2, options=options)
+    meaning = describe_checks(dataclasses.replace(explanation, origin=origin))[1].meaning
+    assert "2 px was asked for, but the effort limit of 1,100 calls was reached" in meaning
+    assert "--option effort=none" in meaning
+    cut = describe_checks(dataclasses.replace(explanation, origin=origin, stopped_by="budget"))[1].meaning
+    assert "2 px was asked for, but the search ended before that was proved" in cut
+    assert "asked for" not in describe_checks(explanation)[1].meaning
+
+
+# Several explanations
+
+
+def make_several(grid: tuple[int, ...] = (32, 48)) -> Explanation:
+    """Three explanations; the second and the third touch each other."""
+    others = []
+    for number, checks in enumerate((Checks(True, 0.62, False, 4, 3), Checks(True, 0.35, None, None))):
+        visible = np.zeros(grid, bool)
+        visible[tuple(slice(number * (side // 9), (number + 1) * (side // 9)) for side in grid)] = True
+        others.append(CheckedSet(visible, checks))
+    return dataclasses.replace(make(grid), others=tuple(others))
+
+
+def test_every_explanation_is_drawn_in_its_colour() -> None:
+    explanation = make_several((36, 54))
+    with Image.open(io.BytesIO(explanation_png(explanation))) as image:
+        drawn = np.asarray(image.convert("RGB"))
+    scale = lay_out(explanation).scale
+    assert drawn.shape[0] > 36 * scale + 60  # the legend below
+    for number, found in enumerate(explanation.sets):
+        shown = found.visible.repeat(scale, 0).repeat(scale, 1)
+        near = dilate(shown, 4) & ~shown
+        distance = np.abs(drawn[: 36 * scale, : 54 * scale] - colour_of(number)).sum(axis=-1)
+        assert (distance[near] < 80).sum() > 20
+    assert len(set(COLOURS)) == len(COLOURS)
+    for number, found in enumerate(explanation.sets):
+        alone = paint_explanation(lay_out(explanation).only(number))
+        assert alone[::scale, ::scale][~dilate(found.visible, 2)].max() < 110  # the others are not shown
+
+
+@pytest.mark.parametrize("grid", [(400,), (32, 48), (12, 18, 18)])
+def test_every_explanation_has_its_numbers(grid: tuple[int, ...]) -> None:
+    explanation = make_several(grid)
+    unit = {1: "sample", 2: "px", 3: "voxel"}[len(grid)]
+    for text in (figure_text(plot(explanation)), figure_text(plot_map(explanation)), str(explanation)):
+        for confidence in ("0.41", "0.62", "0.35"):
+            assert f"confidence {confidence}, sufficient" in text
+        assert text.count(f"minimal at 4 {unit}") == 2
+    page = Page(render_report(explanation))
+    words = " ".join("".join(page.words).split())
+    assert "3 explanations" in words
+    for number, confidence in ((1, "0.41"), (2, "0.62"), (3, "0.35")):
+        assert re.search(rf"Explanation {number}[\d.]+ % of the view: [\d,]+ \w+ in 1 piece ?confidence {confidence}", words)
+    assert "2 further sets are sufficient as well" in words
+    assert size_of(explanation_png(explanation))[0] >= 400
+
+
+def test_slices_pass_through_every_explanation() -> None:
+    explanation = make_several((12, 18, 18))
+    captions = {tile.caption for tile in lay_out(explanation).tiles}
+    assert {"slice 0", "slice 1"} <= captions
+
+
+def test_a_further_explanation_is_named_where_it_is_asked_why() -> None:
+    explanation = make_several((36, 54))
+    row, column = np.argwhere(explanation.others[1].visible)[0]
+    why = explanation.why(int(row), int(column))
+    assert not why.part
+    assert why.text.startswith("part of explanation 3, not of the first")
+
+
+def test_wide_tables_scroll_in_their_own_box() -> None:
+    folder = files("becausal.render") / "templates"
+    for name in ("bench.html", "comparison.html", "diff.html", "macros.html", "report.html", "run.html"):
+        text = (folder / name).read_text(encoding="utf-8")
+        assert text.count("<table") == text.count('<div class="scroll"><table')
+    assert "overflow-x: auto" in (files("becausal.render") / "static" / "page.css").read_text(encoding="utf-8")
 
 
 def test_a_label_only_model_has_no_confidence() -> None:
@@ -283,8 +468,25 @@ def test_the_command_repeats_every_option() -> None:
     words = format_command(dataclasses.replace(explanation, target=target, origin=origin)).replace(" \\\n    ", " ")
     assert words == (
         "becausal explain 'my photo.jpg' --model net.onnx --labels names.txt --resize 256 --method dc-causal "
-        "--option partitions=50 --option strict=False --target 3 --top 5 --confidence 0.5 --fill grey --fill blur "
-        "--grain 4 --seed 7 --several 2 --max-calls 900"
+        "--option partitions=50 --option strict=False --top 5 --confidence 0.5 --fill grey --fill blur "
+        "--seed 7 --several 2 --max-calls 900"
+    )
+
+
+def test_the_command_leaves_out_defaults_and_names_files_by_their_full_path() -> None:
+    explanation = make()
+    files = {"image": {"path": "/my photos/a.jpg", "sha256": ""}, "labels": {"path": "/names.txt", "sha256": ""}}
+    loading = {"labels": ["cat", "dog"], "preprocess": {"mean": [0.0]}}
+    origin = dataclasses.replace(
+        explanation.origin, method="causal", options={"effort": 7}, request=Request(), files=files, loading=loading
+    )
+    words = format_command(dataclasses.replace(explanation, origin=origin)).replace(" \\\n    ", " ")
+    assert words == "becausal explain '/my photos/a.jpg' --model net.onnx --labels /names.txt"
+    asked = Request(target="dog", grain=None, options={"effort": 7}, confidence=0.9)
+    origin = dataclasses.replace(origin, request=asked, files={})
+    words = format_command(dataclasses.replace(explanation, origin=origin, target=Target(3, floor=0.87)))
+    assert words.replace(" \\\n    ", " ") == (
+        "becausal explain photo.jpg --model net.onnx --option effort=7 --target dog --confidence 0.9 --grain none"
     )
 
 

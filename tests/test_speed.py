@@ -1,6 +1,7 @@
 """What makes it fast changes no answer: guesses asked ahead, batches under way, images side by side, processes."""
 
 import gc
+import re
 import signal
 import tracemalloc
 from dataclasses import dataclass, field
@@ -13,12 +14,17 @@ from hypothesis import strategies as st
 
 import becausal
 from becausal.api import Failure, Request, explain_numbered
-from becausal.core.contracts import AsyncClassifier, Classifier, Stop, Wave, with_hints
-from becausal.core.errors import AnswerError
+from becausal.core.contracts import Answers, AsyncClassifier, Classifier, Stop, Wave, with_hints
+from becausal.core.errors import AnswerError, ImageError
 from becausal.core.minimise import minimise
 from becausal.core.problem import Problem
 from becausal.core.targets import Target
+from becausal.engine import memory
+from becausal.engine.calls import ModelCalls
 from becausal.engine.engine import Engine
+from becausal.engine.memory import require_memory
+from becausal.methods.causal import refinement
+from becausal.methods.causal.refinement import DcCausal
 from becausal.methods.causal.search import Causal
 from becausal.scenes import make_scene
 from test_engine import GRID, VALUES, Model, asks, case, picture, random_waves, rows, told
@@ -226,7 +232,9 @@ def test_the_bundled_classifier_gives_the_same_beside_us_side_by_side_and_guessi
 
     def answers(model, width):
         found = explain_numbered(pictures, model, request=request, width=width)
-        return {i: (e.label, e.visible.tobytes(), e.responsibility.tobytes(), e.calls, e.stats.speculative > 0) for i, e in found}
+        return {
+            i: (e.label, e.visible.tobytes(), e.responsibility.tobytes(), e.calls, e.stats.speculative > 0) for i, e in found
+        }
 
     plain = answers(becausal.load_model("bundled", threads=1), 1)
     assert len(plain) == 3
@@ -255,9 +263,9 @@ def test_pictures_are_taken_as_they_are_needed():
         assert len(taken) <= 3 + width
 
 
-@pytest.mark.parametrize("options", [{"width": 0}, {"width": -1}, {"workers": -2}])
+@pytest.mark.parametrize("options", [{"width": 0}, {"width": -1}, {"width": 1.5}, {"workers": -2}, {"workers": True}])
 def test_widths_that_make_no_sense_are_refused(options):
-    with pytest.raises(becausal.BecausalError, match="width must be at least 1"):
+    with pytest.raises(becausal.BecausalError, match=f"{next(iter(options))} must be "):
         becausal.explain_many([picture()], Model(), **options)
 
 
@@ -413,6 +421,102 @@ def test_a_handler_of_the_users_own_is_left_alone():
     signal.signal(signal.SIGINT, signal.default_int_handler)
     assert heard == [1]
     assert explanation.stopped_by == "finished"
+
+
+class DependentLater(Later):
+    """A device whose confidence depends on whether it is asked an odd or an even number together."""
+
+    def ask(self, staged, which, visible):
+        scores = super().ask(staged, which, visible)
+        return scores + np.float32([-0.004, 0.004]) * (len(visible) % 2) * (scores[:, 1:] > 0.5)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_rounding_that_depends_on_the_batch_is_told_from_randomness_many_at_a_time_too(workers):
+    request = Request(fills=("black",))
+    model = DependentLater(needed=150.0)
+    found = dict(explain_numbered([picture(i) for i in range(4)], model, request=request, width=4, workers=workers))
+    assert not any(isinstance(explanation, Failure) for explanation in found.values())
+    noted = [e for e in found.values() if any("depend on the batch" in note for note in e.notes)]
+    assert noted  # each in a batch of its own, whatever else is being evaluated
+
+
+# Memory
+
+
+def finding_of(grid, options, values, stop_after=10**9):
+    """What dc-causal finds where the sum of the visible values must reach half of it; and the sizes of its waves.
+
+    stop_after: it is stopped when this many mutants have been evaluated.
+    """
+    problem = Problem(values[..., None], (values[..., None],), Target(1))
+    search = DcCausal(**options).search(problem, np.random.default_rng(3))
+    wave, sizes = next(search), []
+    try:
+        while True:
+            left = stop_after - sum(sizes)
+            sizes.append(len(wave))
+            holds = ((wave * values).reshape(len(wave), -1).sum(axis=1) >= values.sum() / 2)[: max(0, left)]
+            answers = Answers(holds, np.where(holds, 1.0, -1.0), np.full(len(holds), np.nan))
+            wave = search.send(answers) if left > len(wave) else search.throw(Stop("budget", answers))
+    except StopIteration as end:
+        return end.value.saliency, sizes
+
+
+@pytest.mark.parametrize("options", [{}, {"parts": 5, "redraw": 1}, {"parts": 2, "smallest": 0.02}])
+@pytest.mark.parametrize("grid", [(20, 24), (60,), (8, 9, 7)])
+def test_dc_causal_finds_the_same_in_waves_of_any_size(monkeypatch, options, grid):
+    values = np.random.default_rng(1).random(grid) ** 4
+    whole, sizes = finding_of(grid, {"partitions": 12, **options}, values)
+    most = 7
+    monkeypatch.setattr(refinement, "MAX_BYTES", most * values.size)
+    parts, small = finding_of(grid, {"partitions": 12, **options}, values)
+    assert (parts == whole).all()
+    assert max(small) <= most < max(sizes)
+    assert sum(small) == sum(sizes)
+
+
+@pytest.mark.parametrize("stop_after", [0, 1, 16, 50, 192, 200, 333, 500, 700])
+def test_dc_causal_that_is_stopped_finds_the_same_in_waves_of_any_size(monkeypatch, stop_after):
+    grid = (20, 24)
+    values = np.random.default_rng(1).random(grid) ** 4
+    found = []
+    for limit in (10**6, 7, 16, 1):
+        monkeypatch.setattr(refinement, "MAX_BYTES", limit * values.size)
+        found.append(finding_of(grid, {"partitions": 12}, values, stop_after)[0].tolist())
+    assert found[1:] == found[:1] * 3
+
+
+def test_the_memory_of_dc_causal_does_not_grow_with_its_partitions(monkeypatch):
+    grid = (64, 64)
+    values = np.random.default_rng(1).random(grid) ** 4
+    monkeypatch.setattr(refinement, "MAX_BYTES", 2**20)
+    tracemalloc.start()
+    finding_of(grid, {"partitions": 400, "smallest": 0.4}, values)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 25 * 2**20  # all mutants of the first step alone are 26 MB; with a copy of those, 0.13 MB a partition
+
+
+def test_a_view_that_would_take_too_much_memory_is_refused_before_anything_is_allocated(monkeypatch):
+    calls = ModelCalls(Model(batch_size=32))
+    with pytest.raises(ImageError) as caught:
+        require_memory("photo.jpg", (9000, 12000, 3), 1, calls)
+    message = str(caught.value)
+    assert "photo.jpg is seen by the model at a size of 12000x9000" in message
+    assert re.search(r"about 2\d GB of memory", message)
+    assert "--resize 512" in message
+    require_memory("photo.jpg", (3000, 4000, 3), 1, calls)
+    require_memory("volume.npy", (256, 256, 256, 1), 4, calls)
+    with pytest.raises(ImageError, match=r"800x800x800: .* make it smaller first$"):
+        require_memory("volume.npy", (800, 800, 800, 1), 4, calls)
+    monkeypatch.setattr(memory, "MAX_BYTES", 10_000)
+    with pytest.raises(ImageError, match="GB of memory with a batch size of 16"):
+        becausal.explain(np.zeros((50, 60, 3), np.uint8), Model())
+    monkeypatch.setattr(memory, "MAX_BYTES", 2**33)
+    monkeypatch.setattr(memory, "total_memory", lambda: 1000)
+    with pytest.raises(ImageError, match="memory"):
+        becausal.explain(np.zeros((50, 60, 3), np.uint8), Model())
 
 
 # The target's short way

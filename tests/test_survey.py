@@ -17,7 +17,7 @@ from becausal.methods.causal.lattice import Lattice, RemovalCost, smooth
 from becausal.methods.causal.search import Causal
 from becausal.methods.causal.survey import Survey, run_survey
 from becausal.methods.causal.tuning import Tuning
-from becausal.render.wording import format_command
+from becausal.render.command import format_command
 
 
 def rng(seed=0):

@@ -4,6 +4,7 @@ Set BECAUSAL_SCREENSHOTS to a folder to keep the screenshots.
 """
 
 import io
+import json
 import os
 import re
 import shutil
@@ -15,7 +16,7 @@ import pytest
 from PIL import Image
 
 from becausal.scenes import make_scene
-from web_serving import serving
+from web_serving import SLOW, load_benchmark, serving
 
 pytest.importorskip("gradio", reason="gradio is not installed: pip install 'becausal[web]'")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -118,7 +119,7 @@ def test_upload_explain_slide_choose_a_pixel_and_download(visit, bus, tmp_path):
     choose(page, bus)
     assert "bus" in page.inner_text("#bc-label label:first-of-type")
     explain(page)
-    assert re.search(r"The classifier predicts bus .* of the pixels alone are enough", page.inner_text(".bc-say"))
+    assert re.search(r"The model says bus .* of the pixels alone are sufficient for bus", page.inner_text(".bc-say"))
     assert "sufficient: yes" in page.inner_text(".bc-checks")
 
     page.wait_for_function("document.querySelector('#bc-reveal .bc-answer').textContent.includes('bus')")
@@ -285,13 +286,18 @@ def test_of_pictures_chosen_in_a_hurry_the_last_one_counts(visit, bus):
     assert page.inner_text("#bc-image .bc-name") == "clock.png"
 
 
-def test_another_picture_ends_the_search_and_clears_the_stage(visit):
+def test_another_picture_ends_the_search_and_clears_the_stage(visit, bus, tmp_path):
     page = visit()
     choose_model(page, "python:slow.py:predict")
+    page.wait_for_selector("#bc-image .bc-empty:has-text('Drop an image here')")  # the examples are of the bundled model
+    assert page.locator("#bc-image [data-example]").count() == 0
+    page.click("#bc-go")
+    page.wait_for_selector("#bc-stage .bc-error:has-text('choose an image first')")
+    choose(page, bus)
     page.click("#bc-go")
     page.wait_for_selector("#bc-stage [data-state=running][data-size]")
-    page.click("#bc-image [data-example='2']")
-    page.wait_for_selector("#bc-image .bc-name:has-text('sailboat.png')")
+    shutil.copy(bus, tmp_path / "another.png")
+    choose(page, tmp_path / "another.png")
     page.wait_for_selector("#bc-go:enabled")
     page.wait_for_selector("#bc-stage .bc-welcome")
     page.wait_for_timeout(500)  # nothing of the old search is drawn any more
@@ -321,6 +327,17 @@ def test_several_explanations_and_two_methods_side_by_side(visit):
     explain(page)
     page.wait_for_selector("#bc-others figure >> nth=1")
     assert "Each of these sets is enough on its own" in page.inner_text("#bc-others")
+    assert page.inner_text("#bc-others").count("confidence 0.") + page.inner_text("#bc-others").count("confidence >0.") == 2
+    assert page.locator("#bc-others .bc-swatch").count() == 2
+    assert "1 further set is sufficient as well" in page.inner_text(".bc-say")
+    page.wait_for_function("[...document.querySelectorAll('#bc-others img')].every(image => image.naturalWidth > 0)")
+    keep(page, "serve-several")
+    with page.expect_download() as fetched:
+        page.click("#bc-stage a[download]")
+    with zipfile.ZipFile(fetched.value.path()) as archive:
+        files = {Path(name).name: archive.read(name) for name in archive.namelist()}
+    assert len(json.loads(files["explanation.json"])["further"]) == 1
+    assert "2 explanations" in files["report.html"].decode()
     page.get_by_role("tab", name="Comparison").click()
     page.click("#bc-other input")
     page.get_by_role("option", name="centre").click()
@@ -398,3 +415,33 @@ def test_it_looks_right(visit, scheme, width, height):
         page.click("#bc-compare")
         page.wait_for_selector("#bc-compared [data-state=done]")
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("width", [1400, 390], ids=["wide", "narrow"])
+def test_a_model_of_ones_own_opens_with_an_invitation_and_needs_the_token(browser, tmp_path, width):
+    token = "token-of-the-browser-test"
+    (tmp_path / "own.py").write_text(SLOW)
+    arguments = ("--model", f"python:{tmp_path / 'own.py'}:predict", "--token-env", "BECAUSAL_TEST_TOKEN")
+    process, port = load_benchmark().start_server(*arguments, environment={"BECAUSAL_TEST_TOKEN": token})
+    context = browser.new_context(viewport={"width": width, "height": 900})
+    try:
+        page = context.new_page()
+        page.set_default_timeout(PATIENCE)
+        assert page.goto(f"http://127.0.0.1:{port}/").status == 401
+        keep(page, f"serve-token-{width}")
+        page.fill("input[name=token]", "wrong")
+        page.click("button")
+        page.wait_for_selector("h1:has-text('This page needs a token')")
+        page.fill("input[name=token]", token)
+        page.click("button")
+        page.wait_for_selector("#bc-image .bc-empty:has-text('Drop an image here')")
+        assert page.url == f"http://127.0.0.1:{port}/"  # without the token
+        assert token not in page.evaluate("document.cookie")
+        assert page.locator("[data-example]").count() == 0
+        assert page.locator("#bc-label input").count() == 0
+        assert keep(page, f"serve-own-{width}").width == width
+    finally:
+        context.close()
+        process.terminate()
+        process.wait(30)
+        process.stdout.close()

@@ -343,7 +343,7 @@ def test_without_gradio_the_extra_is_named():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2
     assert done.stderr.strip() == (
-        "becausal: error: the page needs gradio, which is not installed: pip install 'becausal[web]'"
+        "becausal: error: the page needs gradio, which is not installed: pip install gradio (the extra becausal[web])"
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
+from numbers import Integral, Real
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +15,7 @@ from becausal.core.errors import OptionError
 from becausal.core.explanation import ExplanationRecord
 from becausal.core.problem import Explainer
 from becausal.core.progress import Failure, Status
-from becausal.core.request import Request
+from becausal.core.request import Request, whole_number
 from becausal.engine.calls import ModelCalls
 from becausal.engine.pool import MIN_IMAGES, SearchPool, default_count
 from becausal.images.loading import load_image
@@ -46,7 +47,7 @@ def explain(
     against: int | str | None = None,
     top: int = 1,
     confidence: float | None = None,
-    fill: str | Sequence[str] = "grey",
+    fill: str | float | Sequence[str] = "grey",
     grain: int | None | Literal["default"] = "default",
     seed: int = 0,
     max_calls: int | None = None,
@@ -67,7 +68,8 @@ def explain(
         against: Only this other label must stay behind the target.
         top: It is enough that the target stays among the top k labels.
         confidence: Share of the original confidence to keep as well, e.g. 0.9.
-        fill: What masked pixels become; with several fills, the target must hold under all of them.
+        fill: What masked pixels become: a fill's name, or a number, 0..255 for images and in the data's own units for
+            signals and volumes. With several fills, the target must hold under all of them.
         grain: Minimise down to cells of this side in pixels; None for not at all.
         seed: Random seed. Same seed, same answer.
         max_calls: Limit on model calls. When it is reached, or on Ctrl-C, the best result so far is returned, marked in
@@ -92,7 +94,7 @@ def explain(
         against=against,
         top=top,
         confidence=confidence,
-        fills=(fill,) if isinstance(fill, str) else tuple(fill),
+        fills=_as_fills(fill),
         grain=grain,
         seed=seed,
         max_calls=max_calls,
@@ -103,6 +105,17 @@ def explain(
     if isinstance(result, Failure):
         raise result.error
     return result
+
+
+def _as_fills(fill: Any) -> tuple[str, ...]:
+    """One fill, or several, as a request has them."""
+    if isinstance(fill, Real) and not isinstance(fill, bool):
+        return (repr(int(fill) if isinstance(fill, Integral) else float(fill)),)
+    if isinstance(fill, str):
+        return (fill,)
+    if isinstance(fill, Iterable) and not isinstance(fill, bytes):
+        return tuple(fill)
+    raise OptionError(f"a fill is a name, a number or several names, not {fill!r}")
 
 
 def explain_many(
@@ -156,8 +169,11 @@ def explain_numbered(
     progress: Callable[[Status], None] | None = None,
 ) -> Iterator[tuple[int, Explanation | Failure]]:
     """The same as `explain_many`, each answer with the number of its image, from 0."""
-    if (width is not None and width < 1) or (workers is not None and workers < 0):
-        raise OptionError(f"width must be at least 1 and workers at least 0, not {width} and {workers}")
+    for name, number, least in (("width", width, 1), ("workers", workers, 0), ("batch_size", batch_size, 1)):
+        if number is not None:
+            whole_number(name, number, least)
+    if request is not None and not isinstance(request, Request):
+        raise OptionError(f"request must be a Request, not {request!r}")
     asked = request or Request()
     classifier = as_classifier(model)
     calls = ModelCalls(classifier, batch_size)
@@ -193,6 +209,7 @@ def classify(image: Any, model: Any, *, top: int = 5) -> list[tuple[int, str, fl
     Returns:
         (id, name, probability) of the top labels; the probability is NaN for models that return labels only.
     """
+    whole_number("top", top, 1)
     classifier = as_classifier(model)
     view = view_of(load_image(image), classifier)
     scores = ModelCalls(classifier).evaluate(view.pixels, view.pixels, np.ones((1, *view.grid), bool))

@@ -1,26 +1,22 @@
 """The answer: an explanation that draws, saves and verifies itself."""
 
 import json
-import math
 import os
-import zlib
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
-from zipfile import BadZipFile
 
 import numpy as np
 
+from becausal.api.saved import read_explanation
 from becausal.api.verifying import verify
-from becausal.core.checks import Checks, Claim
-from becausal.core.errors import OutputError
-from becausal.core.explanation import SCHEMA, ExplanationRecord, Origin
+from becausal.core.checks import Claim
+from becausal.core.explanation import ExplanationRecord
 from becausal.core.files import write_files
-from becausal.core.frames import Frame
-from becausal.core.stats import Stats
-from becausal.core.targets import Target
+from becausal.core.text import one_line
 from becausal.render import figures, report
+from becausal.render.wording import as_text, describe_set, describe_stop, format_count, headline
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,6 +38,18 @@ class Explanation(ExplanationRecord):
         """The image, the map and the explanation side by side, as a matplotlib figure."""
         return figures.plot(self)
 
+    def __str__(self) -> str:
+        """The headline, the numbers of every explanation, a warning where the search ended early, and all notes."""
+        sets = list(enumerate(self.sets, start=1))
+        lines = [as_text(headline(self))]
+        lines += [
+            f"explanation {number}: {describe_set(found)}" if len(sets) > 1 else describe_set(found)
+            for number, found in sets
+        ]
+        lines.append(f"{format_count(self.calls, 'model call')} by {self.origin.method}")
+        lines += [describe_stop(self)] if self.stopped_by != "finished" else []
+        return "\n".join(one_line(line) for line in [*lines, *(f"note: {note}" for note in self.notes)])
+
     def _repr_png_(self) -> bytes:
         return figures.png_bytes(self.plot())
 
@@ -54,7 +62,7 @@ class Explanation(ExplanationRecord):
             responsibility=self.responsibility,
             view=self.view,
             backgrounds=np.stack(self.backgrounds),
-            others=np.stack(self.others) if self.others else np.zeros((0, *self.visible.shape), bool),
+            others=np.array([other.visible for other in self.others], bool).reshape(-1, *self.visible.shape),
         )
         made = {
             "explanation.json": (json.dumps(self.record(), indent=2) + "\n").encode("utf-8"),
@@ -75,39 +83,4 @@ class Explanation(ExplanationRecord):
     @staticmethod
     def load(folder: str | os.PathLike[str]) -> "Explanation":
         """Read a saved explanation back."""
-        folder = Path(folder)
-        try:
-            record = json.loads((folder / "explanation.json").read_text(encoding="utf-8"))
-            with (folder / "arrays.npz").open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                data = {name: arrays[name] for name in arrays.files}
-            if record["schema"] != SCHEMA:
-                raise OutputError(f"{folder} has schema {record['schema']}; this version reads {SCHEMA}")
-            return _from_record(record, data)
-        except FileNotFoundError as error:
-            raise OutputError(f"{folder} holds no saved explanation: {Path(str(error.filename)).name} is missing") from None
-        except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile, zlib.error) as error:
-            raise OutputError(f"{folder} holds no readable explanation: {type(error).__name__}: {error}") from None
-
-
-def _from_record(record: dict[str, Any], data: dict[str, Any]) -> Explanation:
-    def unknown_as_nan(value: float | None) -> float:
-        return math.nan if value is None else value
-
-    checks = record["checks"]
-    return Explanation(
-        label=record["label"],
-        label_id=record["label_id"],
-        confidence=unknown_as_nan(record["confidence"]),
-        target=Target(**record["target"]),
-        visible=data["visible"],
-        responsibility=data["responsibility"],
-        checks=Checks(**(checks | {"confidence": unknown_as_nan(checks["confidence"])})),
-        stopped_by=record["stopped_by"],
-        stats=Stats(**record["stats"]),
-        origin=Origin.from_record(record["origin"]),
-        view=data["view"],
-        backgrounds=tuple(data["backgrounds"]),
-        frame=Frame.from_record(record["frame"]),
-        others=tuple(data["others"]),
-        notes=tuple(record["notes"]),
-    )
+        return Explanation(**read_explanation(Path(folder)))

@@ -2,6 +2,7 @@
 
 import platform
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -10,11 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from becausal.api.confirming import confirm
 from becausal.api.explanation import Explanation
+from becausal.api.origins import make_origin
 from becausal.core.checks import check
 from becausal.core.contracts import Answers, Classifier, ModelInfo, Pixels, Search, Stop, with_hints
-from becausal.core.errors import BecausalError, ModelError, TargetError, UnstableModelError
-from becausal.core.explanation import Origin
+from becausal.core.errors import BecausalError, FillError, MissingExtraError, ModelError, TargetError, UnstableModelError
+from becausal.core.explanation import NamedScore
 from becausal.core.minimise import Minimal
 from becausal.core.pipeline import SearchResult, last_checks, run_pipeline
 from becausal.core.problem import Explainer, Problem
@@ -25,13 +28,14 @@ from becausal.core.targets import Target
 from becausal.core.text import one_line
 from becausal.core.version import __version__
 from becausal.engine.engine import Engine
+from becausal.engine.memory import require_memory
 from becausal.engine.running import Job, Outcome
-from becausal.images.fills import make_background
+from becausal.images.fills import NAMES, make_background
 from becausal.images.loading import InputImage, View, load_image, make_view
-from becausal.methods import make_explainer, options_of
+from becausal.methods import make_explainer
 from becausal.models.labels import find_label
 
-STABLE, STABLE_HALF = 1e-3, 0.05  # how far a confidence may move between two evaluations, and in half precision
+MOST_FILLS = 7  # evaluated to find one that would work
 
 
 @dataclass(eq=False)
@@ -47,11 +51,14 @@ class ImageJob:
     run: BudgetedRun
     problem: Problem | None = None
     confidence: float = float("nan")
+    whole: NDArray[Any] | None = None  # the model's answer to the whole view: scores (classes,), or a label
+    extra_calls: int = 0  # past the engine's count
 
     def start(self, scores: NDArray[Any]) -> tuple[Problem, Search[SearchResult | BecausalError]]:
         """The problem and the search, given the model's answer to the whole view."""
         # Only now: what a function's output means, and its labels, may be known from its first answer on.
         classifier, has_scores = self.engine.classifier, scores.ndim == 2
+        self.whole = np.array(scores[0])
         target = make_target(self.request, classifier.info, scores)
         if self.explainer.needs == "scores" and not has_scores:
             raise ModelError(f"the method {self.explainer.name} needs scores, and this model returns labels only")
@@ -100,6 +107,8 @@ def explain_here(
         if done is not None and isinstance(outcome.result, SearchResult):
             yield outcome.index, finish(done, outcome.result, outcome)
         elif error is not None:
+            if done is not None and isinstance(error, FillError):
+                error = suggest_fills(done, error)
             yield outcome.index, Failure(name, error)
 
 
@@ -107,17 +116,24 @@ def prepare(image: Any, engine: Engine, request: Request) -> ImageJob:
     """The image read, its view and its backgrounds made, the method chosen. Raises BecausalError for what cannot be."""
     classifier = engine.classifier
     source = image if isinstance(image, InputImage) else load_image(image)
+    info, pixels = classifier.info, source.pixels
+    shape = pixels.shape if info.geometry is None else (*info.geometry.grid, info.channels or 3)
+    require_memory(source.name, shape, pixels.itemsize, engine.calls)
     view = view_of(source, classifier)
     rng = np.random.default_rng([request.seed, 1])
+    backgrounds = tuple(_make_background(fill, view, classifier, rng) for fill in request.fills)
+    method = request.method
+    explainer = make_explainer(method, request.options) if isinstance(method, str) else method
+    explainer = request.within(view.grid).configure(explainer)
+    run = BudgetedRun(view.grid, price=request.price)
+    return ImageJob(source, view, backgrounds, explainer, request, engine, run)
 
+
+def _make_background(fill: str, view: View, classifier: Classifier, rng: np.random.Generator) -> Pixels:
     def read_image(path: str) -> Pixels:
         return view_of(load_image(path), classifier).pixels
 
-    backgrounds = tuple(make_background(f, view.pixels, rng=rng, read_image=read_image) for f in request.fills)
-    method = request.method
-    explainer = request.configure(make_explainer(method, request.options) if isinstance(method, str) else method)
-    run = BudgetedRun(view.grid, price=request.price)
-    return ImageJob(source, view, backgrounds, explainer, request, engine, run)
+    return make_background(fill, view.pixels, rng=rng, read_image=read_image)
 
 
 def view_of(image: InputImage, classifier: Classifier) -> View:
@@ -131,8 +147,8 @@ def make_target(request: Request, info: ModelInfo, scores: NDArray[Any]) -> Targ
     if request.target is None:
         label_id = int(np.argmax(scores[0])) if scores.ndim == 2 else int(scores[0])
     else:
-        label_id = find_label(request.target, info.labels, classes)
-    against = None if request.against is None else find_label(request.against, info.labels, classes)
+        label_id = find_label(request.target, info.known_labels, classes)
+    against = None if request.against is None else find_label(request.against, info.known_labels, classes)
     if scores.ndim == 1 and (request.confidence or request.top > 1 or against is not None):
         raise TargetError("this model returns labels only: confidence, top and against cannot be used with it")
     floor = 0.0 if request.confidence is None else request.confidence * float(scores[0, label_id])
@@ -146,11 +162,11 @@ def search_and_confirm(job: ImageJob, problem: Problem) -> Search[SearchResult |
         result = yield from _search(job, problem)
         while True:
             try:
-                _confirm(job, result, (yield with_hints(result.visible[None], uncached=True)))
-                return result
+                again = yield with_hints(result.visible[None], uncached=True)
+                return _confirm(job, problem, result, again)
             except Stop as stop:  # without a cause an interrupt just now: the result is there, and this is still allowed
                 if stop.cause is not None:
-                    return (yield from _best_after_failure(job, result, stop.cause))
+                    return (yield from _best_after_failure(job, result, stop))
     except BecausalError as error:
         return error
 
@@ -173,30 +189,71 @@ def _search(job: ImageJob, problem: Problem) -> Search[SearchResult]:
     return SearchResult(run.visible.astype(np.float64), run.visible, checks, job.confidence, (), (note,))
 
 
-def _best_after_failure(job: ImageJob, result: SearchResult, cause: Exception) -> Search[SearchResult]:
-    """The best of a search whose model has failed; the failure is raised where nothing smaller than the view is known."""
+def _best_after_failure(job: ImageJob, result: SearchResult, stop: Stop) -> Search[SearchResult]:
+    """The best of a search whose model has failed, or hung until Ctrl-C.
+
+    The failure, or the interrupt, is raised where nothing smaller than the view is known.
+    """
     if not result.visible.all():
         return result
     if job.run.visible.all():
-        raise cause from cause.__cause__
+        if stop.reason == "interrupt" or stop.cause is None:
+            raise KeyboardInterrupt
+        raise stop.cause from stop.cause.__cause__
     checks = yield from last_checks(Minimal(job.run.visible, None))
     return replace(result, visible=job.run.visible, checks=checks)
 
 
-def _confirm(job: ImageJob, result: SearchResult, again: Answers) -> None:
-    """Compare with the second evaluation. Raises UnstableModelError where the model answered in two ways."""
-    is_half = job.engine.classifier.info.is_half
-    tolerance = STABLE_HALF if is_half else STABLE
-    moved = abs(float(again.confidence[0]) - result.checks.confidence) > tolerance
-    drifted = not np.isnan(job.confidence) and abs(result.confidence - job.confidence) > tolerance
-    if bool(again.holds[0]) != result.checks.sufficient or moved or drifted:
-        reason = "is dropout still on, or is there randomness in it?"
-        if is_half:
-            reason = "half precision may be too coarse for this image, or there is randomness in the model"
-        raise UnstableModelError(
-            "the model answered the same question in two ways (confidence "
-            f"{result.checks.confidence:.4f}, then {float(again.confidence[0]):.4f}): {reason}"
-        )
+def _confirm(job: ImageJob, problem: Problem, result: SearchResult, again: Answers) -> SearchResult:
+    """The result, compared with its second evaluation; marked as a failure where the batch decides on the label."""
+    try:
+        confirmed = confirm(job.engine, problem, result, job.confidence, again)
+    except KeyboardInterrupt:  # while finding out why the model gave another answer
+        job.engine.interrupt()
+        raise UnstableModelError("the model answered the same question in two ways") from None
+    job.extra_calls = confirmed.calls
+    if confirmed.is_lost:
+        job.run.stopped_by = "failure"
+    return confirmed.result
+
+
+def suggest_fills(job: ImageJob, error: FillError) -> FillError:
+    """The refusal of a fill, with the label of the fully masked image and the built-in fills that would work."""
+    problem, fills, info = job.problem, job.request.fills, job.engine.classifier.info
+    if problem is None or len(fills) > 1:
+        return error
+    working, found, label = [], problem.label_id, ""
+    try:
+        for fill in [fills[0], *(name for name in NAMES if name != fills[0])][:MOST_FILLS]:
+            with suppress(FillError, MissingExtraError):  # inpaint is not for signals, and needs a library
+                rng = np.random.default_rng([job.request.seed, 1])
+                background = _make_background(fill, job.view, job.engine.classifier, rng)
+                scores = job.engine.evaluate(problem.view, background, np.zeros((1, *problem.grid), bool))
+                if fill == fills[0]:
+                    found, label = _describe_top(info, scores)
+                elif not problem.target.judge(scores).holds[0]:
+                    working.append(fill)
+    except KeyboardInterrupt:
+        job.engine.interrupt()
+        return error
+    except BecausalError:  # the model failed
+        return error
+    advice = f"use {_either(working)}" if working else "none of the built-in fills would work either"
+    fact = "fully masked image already has this label"
+    if found != problem.label_id:  # one of the top k, or ahead of its rival
+        fact = "target already holds on the fully masked image"
+    return FillError(f"the {fact}: under the fill {fills[0]} it is {label}, so there is nothing to explain; {advice}")
+
+
+def _describe_top(info: ModelInfo, scores: NDArray[Any]) -> tuple[int, str]:
+    if scores.ndim == 1:
+        return int(scores[0]), info.name_of(int(scores[0]))
+    top = int(np.argmax(scores[0]))
+    return top, f"{info.name_of(top)} (confidence {scores[0, top]:.2f})"
+
+
+def _either(names: list[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
 
 
 def finish(job: ImageJob, result: SearchResult, outcome: Outcome[Any]) -> Explanation:
@@ -205,19 +262,8 @@ def finish(job: ImageJob, result: SearchResult, outcome: Outcome[Any]) -> Explan
     if problem is None:
         raise ValueError("this job has not been started")
     failed = () if outcome.error is None else (one_line(outcome.error),)
-    origin = Origin(
-        image=job.image.name,
-        image_sha256=job.image.sha256,
-        model=info.spec,
-        model_sha256=info.sha256,
-        preprocess=f"{info.geometry or 'as it is'}; {info.normalisation}",
-        loading=dict(info.loading),
-        request=request,
-        method=job.explainer.name,
-        options=options_of(job.explainer),
-        grain=request.grain_for(job.explainer, job.view.grid),
-        versions=versions(),
-    )
+    against = problem.target.against
+    origin = make_origin(job.image, info, request, job.explainer, job.view.grid, versions())
     return Explanation(
         label=info.name_of(problem.label_id),
         label_id=problem.label_id,
@@ -227,12 +273,14 @@ def finish(job: ImageJob, result: SearchResult, outcome: Outcome[Any]) -> Explan
         responsibility=result.saliency,
         checks=result.checks,
         stopped_by=outcome.stopped_by if failed else job.run.stopped_by or outcome.stopped_by,
-        stats=outcome.stats,
+        stats=replace(outcome.stats, calls=outcome.stats.calls + job.extra_calls),
         origin=origin,
         view=job.view.pixels,
         backgrounds=job.backgrounds,
         frame=job.view.frame,
         others=result.others,
+        top=None if job.whole is None else NamedScore.of(info, job.whole),
+        rival=None if job.whole is None or against is None else NamedScore.of(info, job.whole, against),
         notes=(*job.image.notes, *info.notes, *result.notes, *failed),
     )
 

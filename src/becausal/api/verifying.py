@@ -1,8 +1,7 @@
 """Claims of an explanation, asked again."""
 
+from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from becausal.core.checks import Claim, check, compare
 from becausal.core.explanation import ExplanationRecord
@@ -23,12 +22,9 @@ def verify(explanation: ExplanationRecord, model: Any) -> list[Claim]:
     """
     engine = Engine(as_classifier(model))
     problem = Problem(explanation.view, explanation.backgrounds, explanation.target)
-    search = check(explanation.visible, grain=explanation.checks.minimal_grain, contrast=explanation.origin.contrast)
-    claims = compare(explanation.checks, engine.run(problem, search).result)
-    if explanation.others:
-        again = engine.ask_uncached(problem, np.stack(explanation.others)).holds
-        claims += [
-            Claim(f"further explanation {i} sufficient", "yes", "yes" if holds else "no", bool(holds))
-            for i, holds in enumerate(again, start=2)
-        ]
+    claims: list[Claim] = []
+    for number, stated in enumerate(explanation.sets, start=1):
+        search = check(stated.visible, grain=stated.checks.minimal_grain, contrast=explanation.origin.contrast)
+        found = compare(stated.checks, engine.run(problem, search).result)
+        claims += found if number == 1 else [replace(claim, name=f"explanation {number}: {claim.name}") for claim in found]
     return claims

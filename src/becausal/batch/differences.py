@@ -8,7 +8,7 @@ import numpy as np
 
 from becausal.batch.overview import OUTSIDE, Histogram, histogram
 from becausal.batch.reading import BatchRun, IndexRow
-from becausal.core.errors import InputError
+from becausal.core.errors import InputError, OutputError
 
 
 @dataclass(frozen=True)
@@ -123,8 +123,19 @@ def match_rows(ours: list[IndexRow], theirs: list[IndexRow]) -> Iterator[tuple[I
 
 
 def overlap_of(left: BatchRun, ours: IndexRow, right: BatchRun, theirs: IndexRow) -> float | None:
-    """Intersection over union of two explanations, on the view if both runs have the same one, else on the original."""
-    (a, frame_a), (b, frame_b) = left.load_visible(ours["id"]), right.load_visible(theirs["id"])
+    """Intersection over union of two explanations, on the view if both runs have the same one, else on the original.
+
+    None where they cannot be compared, e.g. because one cannot be read; see `BatchRun.unreadable`.
+    """
+    sides = []
+    for run, row in ((left, ours), (right, theirs)):
+        try:
+            sides.append(run.load_visible(row["id"]))
+        except OutputError as error:
+            run.skip(row["id"], error)
+    if len(sides) < 2:
+        return None
+    (a, frame_a), (b, frame_b) = sides
     if frame_a != frame_b:
         if frame_a.original != frame_b.original:
             return None

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -10,19 +11,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from becausal.batch.index import COLUMNS, KINDS
 from becausal.batch.reading import BatchRun, IndexRow
-from becausal.batch.store import COLUMNS, RESULTS
-from becausal.core.errors import MissingExtraError, OptionError, OutputError
+from becausal.core.errors import BecausalError, MissingExtraError, OptionError, OutputError
 from becausal.core.files import write_file
 from becausal.scenes import encode_mask
 
 PAGE = 4096  # rows per row group of a Parquet file
-_KINDS = {"TEXT": "string", "INTEGER": "int64", "REAL": "float64"}
-_OTHER_KINDS = {"id": "INTEGER", "tries": "INTEGER"}
+_TYPES = {"TEXT": "string", "INTEGER": "int64", "REAL": "float64"}
 
 
 def export_run(run: BatchRun, path: Path, form: str) -> int:
-    """Write a run as csv, parquet or coco; returns the number of rows. Raises OptionError and OutputError."""
+    """Write a run as csv, parquet or coco; returns the number of rows. Raises OptionError and OutputError.
+
+    Explanations that cannot be read are left out, and noted in `run.unreadable`.
+    """
     if form not in WRITERS:
         raise OptionError(f"unknown format {form!r}: use one of {', '.join(WRITERS)}")
     count = 0
@@ -31,12 +34,19 @@ def export_run(run: BatchRun, path: Path, form: str) -> int:
         nonlocal count
         count = WRITERS[form](run, part)
 
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+    make_parent(path)
     write_file(path, write)
     return count
+
+
+def make_parent(path: Path) -> None:
+    """Make the folder of a file that is to be written. Raises OutputError where there can be no such file."""
+    try:
+        if not path.name or path.is_dir():
+            raise OutputError(f"cannot write {path}: it is a folder; give the name of a file")
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise OutputError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def write_csv(run: BatchRun, path: Path) -> int:
@@ -58,8 +68,7 @@ def write_parquet(run: BatchRun, path: Path) -> int:
         from pyarrow import parquet
     except ImportError:
         raise MissingExtraError("pyarrow", "parquet", "the format parquet") from None
-    kinds = {name: _KINDS[RESULTS.get(name) or _OTHER_KINDS.get(name, "TEXT")] for name in COLUMNS}
-    schema = pyarrow.schema([(name, getattr(pyarrow, kind)()) for name, kind in kinds.items()])
+    schema = pyarrow.schema([(name, getattr(pyarrow, _TYPES[KINDS[name]])()) for name in COLUMNS])
     count = 0
     with parquet.ParquetWriter(path, schema) as writer:
         for page in _pages(run):
@@ -70,25 +79,49 @@ def write_parquet(run: BatchRun, path: Path) -> int:
 
 def write_coco(run: BatchRun, path: Path) -> int:
     """Each explanation as an annotation on its original image (run lengths, box, area, confidence); returns their number."""
-    categories = {row["label_id"]: row["label"] for row in run.rows("state = 'done'", order="label_id")}
+    categories = number_categories(run)
     images: list[dict[str, Any]] = []
+    others = 0
     with path.open("w", encoding="utf-8") as file:
-        file.write('{"info": ' + json.dumps({"description": "explanations by becausal", "run": run.settings}))
-        file.write(', "categories": ' + json.dumps([{"id": key, "name": name} for key, name in categories.items()]))
+        file.write('{"info": ' + _to_json({"description": "explanations by becausal", "run": run.settings}))
+        names = {category: label for (_, label), category in categories.items()}
+        file.write(', "categories": ' + _to_json([{"id": key, "name": names[key]} for key in sorted(names)]))
         file.write(', "annotations": [')
         for row in run.rows("state = 'done'"):
-            visible, frame = run.load_visible(row["id"])
-            if visible.ndim != 2:
-                raise OptionError("the format coco is for images only: export signals and volumes as csv or parquet")
-            mask = frame.to_original(visible)
-            file.write((",\n" if images else "\n") + json.dumps(_annotate(row, mask), separators=(",", ":")))
+            try:
+                visible, frame = run.load_visible(row["id"])
+                if visible.ndim != 2:
+                    others += 1
+                    continue
+                mask = frame.to_original(visible)
+            except BecausalError as error:
+                run.skip(row["id"], error)
+                continue
+            annotation = _annotate(row, categories[row["label_id"], row["label"]], mask)
+            file.write((",\n" if images else "\n") + _to_json(annotation))
             height, width = mask.shape
             images.append({"id": row["id"], "file_name": row["image"], "width": width, "height": height})
-        file.write('], "images": ' + json.dumps(images) + "}\n")
+        file.write('], "images": ' + _to_json(images) + "}\n")
+    if others and not images:
+        raise OptionError("the format coco is for images only: export signals and volumes as csv or parquet")
     return len(images)
 
 
-def _annotate(row: IndexRow, mask: NDArray[np.bool_]) -> dict[str, Any]:
+def number_categories(run: BatchRun) -> dict[tuple[int | None, str], int]:
+    """The COCO category of each (label_id, label) of a run.
+
+    That is the label's id where every label has one and no two labels share one. Otherwise names are the identity, and
+    are numbered from 1 in alphabetical order.
+    """
+    found = {(row["label_id"], row["label"]) for row in run.rows("state = 'done'")}
+    ids = Counter(number for number, _ in found)
+    if None not in ids and all(count == 1 for count in ids.values()):
+        return {(number, label): number for number, label in found if number is not None}
+    numbers = {label: number for number, label in enumerate(sorted({label for _, label in found}), start=1)}
+    return {key: numbers[key[1]] for key in found}
+
+
+def _annotate(row: IndexRow, category: int, mask: NDArray[np.bool_]) -> dict[str, Any]:
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     box = [0, 0, 0, 0]
     if rows.size:
@@ -97,13 +130,17 @@ def _annotate(row: IndexRow, mask: NDArray[np.bool_]) -> dict[str, Any]:
     return {
         "id": row["id"] + 1,
         "image_id": row["id"],
-        "category_id": row["label_id"],
+        "category_id": category,
         "iscrowd": 0,
         "score": row["confidence"],
         "area": int(mask.sum()),
         "bbox": box,
         "segmentation": encode_mask(mask),
     }
+
+
+def _to_json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
 def _pages(run: BatchRun) -> Iterator[list[IndexRow]]:

@@ -2,6 +2,7 @@
 
 import glob
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 from becausal.batch.records import Box, InputItem
 from becausal.core.errors import InputError
+from becausal.core.text import one_line
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".npy")
 
@@ -91,7 +93,7 @@ def _read_coco(path: Path) -> tuple[list[InputItem], set[str]]:
         boxes: dict[Any, list[Box]] = {}
         for annotation in data.get("annotations", ()):
             if "bbox" in annotation and not annotation.get("iscrowd"):
-                left, top, width, height = (float(number) for number in annotation["bbox"])
+                left, top, width, height = (_finite(number) for number in annotation["bbox"])
                 name = names.get(annotation.get("category_id"), "")
                 boxes.setdefault(annotation["image_id"], []).append((left, top, width, height, name))
         has_truth = bool(boxes)
@@ -105,12 +107,19 @@ def _read_coco(path: Path) -> tuple[list[InputItem], set[str]]:
         ]
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise InputError(
             f"{path} is not a COCO file: expected an object with images (id, file_name), annotations (image_id, "
-            f"category_id, bbox) and categories; {type(error).__name__}: {error}"
+            f"category_id, bbox) and categories; {type(error).__name__}: {one_line(error, 200)}"
         ) from None
     return items, {name.casefold() for name in names.values()}
+
+
+def _finite(number: Any) -> float:
+    value = float(number)
+    if not math.isfinite(value):
+        raise ValueError(f"a box has the number {value}")
+    return value
 
 
 def _drop_outlines(part: dict[str, Any]) -> dict[str, Any]:

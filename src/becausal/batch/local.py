@@ -23,6 +23,7 @@ from becausal.batch.records import (
     WorkerReady,
 )
 from becausal.batch.work import MAX_REASON, explain_tasks, open_model
+from becausal.core.contracts import Classifier
 from becausal.core.errors import BecausalError, ModelError
 from becausal.core.text import one_line
 
@@ -30,20 +31,32 @@ MAX_START_CRASHES = 3  # consecutive crashes of workers that had not loaded the 
 
 
 class InProcessPool:
-    """A pool that works in this process."""
+    """A pool that works in this process. The model is loaded for the first task."""
 
     def __init__(self, job: BatchJob, check: ModelCheck, *, width: int | None = 1) -> None:
-        self._job, self._width = job, width
-        self._classifier, ready = open_model(job)
-        check(ready)
+        self._job, self._check, self._width = job, check, width
+        self._classifier: Classifier | None = None
 
     def results(self, tasks: Iterable[BatchTask], *, one_at_a_time: bool = False) -> Iterator[TaskResult]:
         """See `WorkerPool`."""
-        if not one_at_a_time:
-            yield from explain_tasks(tasks, self._classifier, self._job, width=self._width)
+        waiting = iter(tasks)
+        first = next(waiting, None)
+        if first is None:
             return
-        for task in tasks:
+        waiting = chain([first], waiting)
+        if self._classifier is None:
+            classifier, ready = open_model(self._job)
+            self._check(ready)
+            self._classifier = classifier
+        if not one_at_a_time:
+            yield from explain_tasks(waiting, self._classifier, self._job, width=self._width)
+            return
+        for task in waiting:
             yield from explain_tasks([task], self._classifier, self._job, width=1)
+
+    def isolated(self) -> "ProcessPool":
+        """A pool for the same job in one process of its own, for images that may have ended this process before."""
+        return ProcessPool(self._job, self._check, workers=1)
 
     def close(self) -> None:
         """See `WorkerPool`."""
@@ -104,7 +117,7 @@ class ProcessPool:
         self, worker: "_WorkerProcess", start_crashes: int, *, one_at_a_time: bool
     ) -> Iterator[TaskFailed | TaskLost]:
         """Remove a dead worker and give up its tasks. Raises ModelError when workers keep crashing at the start."""
-        reason = f"the worker process died, exit status {self._remove(worker)}"
+        reason = f"the worker process died, exit status {_describe_status(self._remove(worker))}"
         if start_crashes >= MAX_START_CRASHES:
             raise ModelError(f"{reason}, before it had loaded the model: not enough memory?") from None
         for task in worker.tasks.values():
@@ -124,6 +137,12 @@ class ProcessPool:
         worker.connection.close()
         worker.process.join()
         return worker.process.exitcode
+
+
+def _describe_status(status: int | None) -> str:
+    """E.g. `1`, or `-11 (SIGSEGV)`."""
+    names = {-number.value: number.name for number in signal.Signals}
+    return f"{status} ({names[status]})" if status in names else str(status)
 
 
 class _WorkerProcess:

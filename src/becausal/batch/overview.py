@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from becausal.batch.progress import describe_completion
 from becausal.batch.reading import BatchRun, IndexRow
 from becausal.batch.store import count_reasons
 
@@ -42,7 +43,9 @@ class Overview:
 
     settings: by option name. seconds, calls: sums. cut_short: searches that stopped early. judged: explanations with
     boxes of their label; outside_count of them lie outside, the worst of which are in outside. wrong_count: images
-    without a box of their label. rows: all rows, or the first ones of a very large run; total: number of images.
+    without a box of their label. rows: all rows, or the first ones of a very large run; total: number of images. notes: what
+    the model had to assume. completion: how far the run is, as text. is_limited: all images of the last start's --limit
+    were tried.
     """
 
     name: str
@@ -66,6 +69,9 @@ class Overview:
     mean_by_chance: float | None = None
     rows: tuple[IndexRow, ...] = field(default=(), repr=False)
     total: int = 0
+    notes: tuple[str, ...] = ()
+    completion: str = "complete"
+    is_limited: bool = False
 
 
 def make_overview(
@@ -78,6 +84,7 @@ def make_overview(
     max_rows: maximum number of rows kept.
     """
     counts = run.count()
+    limit = None if run.limit is None or run.count(run.limit)["waiting"] else run.limit
     done = list(run.rows("state = 'done'"))
     by_size = sorted(done, key=lambda row: (row["size"], row["id"]))
     judged = [row for row in done if row["inside"] is not None]
@@ -104,6 +111,9 @@ def make_overview(
         mean_by_chance=_mean(row["by_chance"] for row in judged),
         rows=tuple(run.rows(limit=max_rows)),
         total=sum(counts.values()),
+        notes=run.notes,
+        completion=describe_completion(counts, limit),
+        is_limited=limit is not None and counts["waiting"] > 0,
     )
 
 

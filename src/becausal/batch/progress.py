@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 WINDOW = 120.0  # seconds over which the rate is measured
 MAX_MARKS = 512
@@ -48,6 +48,17 @@ def format_progress(meter: ProgressMeter) -> str:
     if meter.seconds_left is not None and meter.done < meter.total:
         parts.append(f"{format_duration(meter.seconds_left)} left")
     return ", ".join(parts)
+
+
+def describe_completion(counts: Mapping[str, int], limit: int | None = None) -> str:
+    """E.g. `complete`, `1 of 8 images explained, limited to the first 1`, `3 of 8 images explained, 5 waiting`.
+
+    counts: of all images of the run. limit: of the last start, None for none or if images within it are waiting.
+    """
+    if not counts["waiting"]:
+        return "complete"
+    text = f"{counts['done']:,} of {sum(counts.values()):,} images explained"
+    return f"{text}, {counts['waiting']:,} waiting" if limit is None else f"{text}, limited to the first {limit:,}"
 
 
 def format_duration(seconds: float) -> str:

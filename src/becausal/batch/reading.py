@@ -1,67 +1,89 @@
 """Reads a run, complete or in progress: its settings, its rows, and the explanations they refer to."""
 
-import json
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
-
-import numpy as np
 
 from becausal.api.explanation import Explanation
+from becausal.api.saved import read_visible
+from becausal.batch.index import (
+    COLUMNS,
+    INDEX,
+    as_output_error,
+    check_row,
+    connect_reader,
+    folder_of,
+    parse_boxes,
+    read_header,
+)
 from becausal.batch.records import Box
 from becausal.batch.settings import DIRECTORY, by_option, list_changes
-from becausal.batch.store import COLUMNS, INDEX, folder_of, read_header
 from becausal.batch.truth import boxes_for_label
 from becausal.core.contracts import Visible
 from becausal.core.errors import OutputError
 from becausal.core.frames import Frame
+from becausal.core.text import one_line
 
 IndexRow = dict[str, Any]
 
 
 class BatchRun:
-    """A run folder, opened read-only; a driver may be writing to it. Raises OutputError for any other folder.
+    """A run folder, opened for reading; a driver may be writing to it. Raises OutputError for any other folder.
 
     settings: the records of the run (see `settings_of`). options: the same by option name. facts: the model's hashes and
-    preprocessing. started: time of the first start, UTC. categories: ground-truth categories, in lower case.
+    preprocessing. notes: what the model had to assume. started: time of the first start, UTC. limit: number of images of
+    the last start, None for all. categories: ground-truth categories, in lower case. unreadable: explanations that could
+    not be read so far, with the reasons.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        path = self.folder / INDEX
-        if not path.is_file():
+        if not (self.folder / INDEX).is_file():
             raise OutputError(f"{self.folder} is not a run folder: it has no {INDEX}")
+        with as_output_error(self.folder):
+            self._index, self._close = connect_reader(self.folder)
         try:
-            self._index = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-            self._index.row_factory = sqlite3.Row
-            header = read_header(self._index, self.folder)
-        except sqlite3.DatabaseError as error:
-            raise OutputError(f"the index of {self.folder} cannot be read: {error}") from None
+            with as_output_error(self.folder):
+                self._index.row_factory = sqlite3.Row
+                header = read_header(self._index, self.folder)
+        except OutputError:
+            self._close()
+            raise
         self.settings: dict[str, Any] = header["settings"]
         self.options = by_option(self.settings)
-        self.facts: dict[str, Any] = header.get("model_facts", {})
+        self.facts: dict[str, Any] = header["model_facts"]
+        self.notes = tuple(header["notes"])
         self.started: str = header["started"]
+        self.limit: int | None = header["limit"]
         self.categories = frozenset(header["categories"])
+        self.unreadable: dict[int, str] = {}
 
     def __enter__(self) -> "BatchRun":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._index.close()
+        self._close()
 
     def rows(self, where: str = "1", *values: Any, order: str = "id", limit: int = -1) -> Iterator[IndexRow]:
-        """Rows of the index as dictionaries; `where` and `order` are trusted SQL."""
+        """Rows of the index as dictionaries, checked; `where` and `order` are trusted SQL."""
         names = ", ".join(COLUMNS)
         query = f"SELECT {names} FROM images WHERE {where} ORDER BY {order} LIMIT ?"
-        for row in self._index.execute(query, (*values, limit)):
-            yield dict(row)
+        with as_output_error(self.folder):
+            found = self._index.execute(query, (*values, limit))
+        while True:
+            with as_output_error(self.folder):
+                row = found.fetchone()
+            if row is None:
+                return
+            yield check_row(dict(row), self.folder)
 
-    def count(self) -> dict[str, int]:
-        """How many images are waiting, done and failed."""
-        found = self._index.execute("SELECT state, count(*) FROM images GROUP BY state").fetchall()
-        return {"waiting": 0, "done": 0, "failed": 0} | {row[0]: row[1] for row in found}
+    def count(self, limit: int | None = None) -> dict[str, int]:
+        """How many images, of the first `limit`, are waiting, done and failed."""
+        with as_output_error(self.folder):
+            query = "SELECT state, count(*) FROM images WHERE id < ? GROUP BY state"
+            found = self._index.execute(query, (1 << 62 if limit is None else limit,)).fetchall()
+        return {"waiting": 0, "done": 0, "failed": 0} | {str(row[0]): row[1] for row in found}
 
     def find(self, name: str) -> IndexRow:
         """The row of an image, by number, path or file name. Raises OutputError for none or several."""
@@ -78,23 +100,21 @@ class BatchRun:
         return folder_of(self.folder, number)
 
     def load(self, number: int) -> Explanation:
-        """One complete explanation."""
+        """One complete explanation. Raises OutputError if it cannot be read."""
         return Explanation.load(self.folder_of(number))
 
     def boxes_of(self, row: IndexRow) -> list[Box]:
         """The ground-truth boxes of the labelled object; empty where there are none."""
-        return boxes_for_label(json.loads(row["boxes"]), row["label"], self.categories) if row["boxes"] else []
+        boxes = parse_boxes(row["boxes"], self.folder)
+        return boxes_for_label(boxes, row["label"], self.categories) if boxes else []
 
     def load_visible(self, number: int) -> tuple[Visible, Frame]:
         """The explanation's pixel set, (*grid,), and the frame of its view, without loading the rest."""
-        folder = self.folder_of(number)
-        try:
-            with np.load(folder / "arrays.npz", allow_pickle=False) as arrays:
-                visible: Visible = arrays["visible"]
-            record = json.loads((folder / "explanation.json").read_text(encoding="utf-8"))
-            return visible, Frame.from_record(record["frame"])
-        except (OSError, ValueError, KeyError, BadZipFile) as error:
-            raise OutputError(f"{folder} holds no readable explanation: {type(error).__name__}: {error}") from None
+        return read_visible(self.folder_of(number))
+
+    def skip(self, number: int, error: Exception) -> None:
+        """Note that an explanation could not be read, and is left out."""
+        self.unreadable.setdefault(number, one_line(error, 200))
 
     def changes(self, other: "BatchRun") -> list[str]:
         """How the options and the model of another run differ from those of this one, e.g. "seed was 0, now 4"."""

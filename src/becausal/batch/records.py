@@ -10,6 +10,7 @@ from becausal.models import Loading
 ASSUMED_WIDTH = 32  # images a worker is assumed to explain concurrently where it chooses the number itself, on a GPU
 
 Box = tuple[float, float, float, float, str]  # left, top, width, height in pixels of the original; its category
+Stamp = tuple[int, int]  # size in bytes and modification time in ns of an image file when it was read
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,13 @@ class BatchJob:
 
 @dataclass(frozen=True)
 class WorkerReady:
-    """A worker has loaded the model; its facts (hashes, preprocessing) must be the same for all workers."""
+    """A worker has loaded the model.
+
+    facts: hashes and preprocessing, which must be the same for all workers and starts. notes: what the model had to assume.
+    """
 
     facts: dict[str, str | None]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,11 +71,16 @@ class WorkerFailed:
 
 @dataclass(frozen=True)
 class TaskDone:
-    """An explained image: its row in the index (see `store.RESULTS`) and its files as bytes."""
+    """An explained image: its row in the index (see `index.RESULTS`) and its files as bytes.
+
+    stamp: of the image file, None if unknown. notes: what the model had to assume, as known by now.
+    """
 
     id: int
     row: dict[str, Any]
     files: dict[str, bytes]
+    stamp: Stamp | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,10 @@
 """Runs a batch: passes over the images that are waiting, were lost or have failed, until none is left to try."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
+from becausal.batch.local import InProcessPool
 from becausal.batch.records import BatchTask, TaskDone, TaskFailed, TaskLost, WorkerPool
 from becausal.batch.store import BatchStore
 from becausal.core.errors import AnswerError
@@ -33,6 +35,7 @@ def run_batch(
 ) -> None:
     """Explain all waiting images, then retry failed ones up to `retry` times, including those of earlier starts.
 
+    An image that was in progress in a driver that died is explained in a process of its own.
     is_stopping: called before each image is passed to a worker; once True, only the images in progress are finished.
     Raises OutputError when results cannot be stored, AnswerError when the model fails on every image.
     """
@@ -51,16 +54,24 @@ class _BatchRunner:
 
     def run_pass(self, state: str, limit: int | None) -> None:
         """Try the images in a state, then those whose worker died, one at a time."""
-        lost = self._process(self._store.tasks(state, limit=limit), one_at_a_time=False)
+        suspects: list[int] = []
+        if isinstance(self._pool, InProcessPool) and (suspects := self._store.suspects(state, limit=limit)):
+            with closing(self._pool.isolated()) as isolated:
+                self._process_alone(isolated, suspects)
+        lost = self._process(self._pool, self._store.tasks(state, limit=limit, without=suspects), one_at_a_time=False)
         if lost:
-            lost_again = self._process((self._store.task(number) for number in sorted(lost)), one_at_a_time=True)
-            for number, reason in lost_again.items():
-                self._store_result(TaskFailed(number, reason))
+            self._process_alone(self._pool, sorted(lost))
 
-    def _process(self, tasks: Iterable[BatchTask], *, one_at_a_time: bool) -> dict[int, str]:
+    def _process_alone(self, pool: WorkerPool, numbers: list[int]) -> None:
+        """Explain images one at a time; those that are lost have failed."""
+        lost = self._process(pool, (self._store.task(number) for number in numbers), one_at_a_time=True)
+        for number, reason in lost.items():
+            self._store_result(TaskFailed(number, reason))
+
+    def _process(self, pool: WorkerPool, tasks: Iterable[BatchTask], *, one_at_a_time: bool) -> dict[int, str]:
         """Explain tasks and store the results; returns the reasons of those that were lost."""
         lost: dict[int, str] = {}
-        for result in self._pool.results(self._until_stopped(tasks), one_at_a_time=one_at_a_time):
+        for result in pool.results(self._until_stopped(pool, tasks), one_at_a_time=one_at_a_time):
             match result:
                 case TaskLost(number, reason):
                     lost[number] = reason
@@ -68,10 +79,12 @@ class _BatchRunner:
                     self._store_result(result)
         return lost
 
-    def _until_stopped(self, tasks: Iterable[BatchTask]) -> Iterator[BatchTask]:
+    def _until_stopped(self, pool: WorkerPool, tasks: Iterable[BatchTask]) -> Iterator[BatchTask]:
         for task in tasks:
             if self._is_stopping():
                 return
+            if isinstance(pool, InProcessPool):
+                self._store.start(task.id)
             yield task
 
     def _store_result(self, result: TaskDone | TaskFailed) -> None:

@@ -9,6 +9,7 @@ from becausal.render.pages import render_page
 from becausal.render.wording import format_confidence, format_share
 
 MakeThumbnail = Callable[[IndexRow, bool], str]  # (row, whether to draw its boxes) -> data URI, empty if there is none
+MakeLink = Callable[[IndexRow], str]  # row -> URL of its explanation, empty if there is none
 COLUMNS = ("id", "image", "label", "confidence", "size", "pieces", "calls", "inside", "error")
 CHARTS: dict[str, tuple[str, str, Callable[[float], str]]] = {
     "size": ("Size", "share of the view in the explanation", format_share),
@@ -18,18 +19,28 @@ CHARTS: dict[str, tuple[str, str, Callable[[float], str]]] = {
 }
 
 
-def render_run(overview: Overview, make_thumbnail: MakeThumbnail, *, below: float, folder: str | None = None) -> str:
+def render_run(
+    overview: Overview,
+    make_thumbnail: MakeThumbnail,
+    *,
+    below: float,
+    folder: str | None = None,
+    make_link: MakeLink = lambda row: "",
+) -> str:
     """The page as text.
 
     Args:
         overview: The run in numbers.
         make_thumbnail: Paints the explanation of one row.
         below: Explanations with a smaller share of their pixels on the object count as outside.
-        folder: Path from the page to the explanations, where their own pages exist; None for no links.
+        folder: URL of the explanations, relative to the page, where their own pages exist; None for no links in the table.
+        make_link: The place that the thumbnail of a row links to.
     """
 
     def cards(rows: Iterable[IndexRow], with_boxes: bool = False) -> list[dict[str, Any]]:
-        return [row | {"name": file_name(row), "source": make_thumbnail(row, with_boxes)} for row in rows]
+        return [
+            row | {"name": file_name(row), "source": make_thumbnail(row, with_boxes), "link": make_link(row)} for row in rows
+        ]
 
     has_truth = overview.mean_inside is not None
     columns = [name for name in COLUMNS if has_truth or name != "inside"]

@@ -1,16 +1,23 @@
 """Everything that decides the answers of a run, as records that are stored in the index and compared on resume."""
 
+import ast
 import json
-from collections.abc import Mapping
+import mmap
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from becausal.api.origins import hash_file, model_file, toml_file
 from becausal.batch.inputs import Inputs
 from becausal.batch.records import BatchJob
 from becausal.core.version import __version__
 
 DIRECTORY = "working_directory"
 MAX_SHOWN = 60  # characters of a value in a message
+WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".npy", ".npz", ".onnx", ".h5", ".keras", ".pkl", ".joblib")
+_LOCATION = b"\n\x08location\x12"  # the key of a file name in an ONNX file, as protobuf writes it
 
 
 def settings_of(job: BatchJob, inputs: Inputs) -> dict[str, Any]:
@@ -45,3 +52,88 @@ def to_json(value: Any) -> str:
 def _format_value(value: Any) -> str:
     text = "not given" if value is None else value if isinstance(value, str) else to_json(value)
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
+
+
+def hash_files(job: BatchJob) -> dict[str, str | None]:
+    """Hashes of all files besides the model's own that decide the answers, by `file NAME`.
+
+    These are the TOML file of the model, the external data of an ONNX file, the modules and weights next to a Python file
+    that it names, and the images used as fills.
+    """
+    model, toml = model_file(job.model), toml_file(job.model, job.loading.preprocess)
+    found = [Path(fill.removeprefix("image:")) for fill in job.request.fills if fill.startswith("image:")]
+    found += [toml] if toml is not None else []
+    if model is not None and model.suffix == ".py":
+        found += _find_code(model)
+        argument = Path(job.model.partition(".py:")[2].partition(":")[2])
+        found += [argument, model.parent / argument]
+    elif model is not None and model.suffix == ".onnx":
+        found += _find_external_data(model)
+    home = model.parent if model is not None else Path()
+    return {f"file {_name(path, home)}": hash_file(path) for path in found if path.is_file()}
+
+
+def _name(path: Path, home: Path) -> str:
+    """The path relative to the model's folder if it is in it."""
+    absolute, folder = os.path.abspath(path), os.path.abspath(home)
+    return os.path.relpath(absolute, folder) if absolute.startswith(folder + os.sep) else str(path)
+
+
+def _find_external_data(model: Path) -> Iterator[Path]:
+    """The files that an ONNX file names as places of its tensors."""
+    try:
+        with model.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            at, names = content.find(_LOCATION), set()
+            while at >= 0:
+                at += len(_LOCATION)
+                length, at = _read_varint(content, at)
+                names.add(content[at : at + min(length, 4096)])
+                at = content.find(_LOCATION, at)
+    except (OSError, ValueError, IndexError):  # no such file, an empty one, one that is cut off
+        return
+    for name in sorted(names):
+        if name and b"\0" not in name:
+            yield model.parent / os.fsdecode(name)
+
+
+def _read_varint(content: mmap.mmap, at: int) -> tuple[int, int]:
+    """A number as protobuf writes it, seven bits a byte, and the position behind it."""
+    value = shift = 0
+    while content[at] & 0x80 and shift < 64:
+        value |= (content[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+    return value | content[at] << shift, at + 1
+
+
+def _find_code(model: Path) -> Iterator[Path]:
+    """The modules that a Python file imports from its own folder, directly or not, and the weights that they name."""
+    seen, todo = {model}, [model]
+    while todo:
+        names, weights = _read_code(todo.pop())
+        yield from (model.parent / name for name in weights)
+        yield from (Path(name) for name in weights)
+        for name in names:
+            package = model.parent / name
+            files = [package.with_name(f"{name}.py"), *(sorted(package.rglob("*.py")) if package.is_dir() else [])]
+            for file in files:
+                if file not in seen and file.is_file():
+                    seen.add(file)
+                    todo.append(file)
+                    yield file
+
+
+def _read_code(path: Path) -> tuple[set[str], set[str]]:
+    """The top-level modules that a Python file imports, and the names of weights in its strings."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return set(), set()
+    modules, weights = set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            modules.add(node.module.partition(".")[0])
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.lower().endswith(WEIGHTS):
+            weights.add(node.value)
+    return modules, {name for name in weights if "\0" not in name}

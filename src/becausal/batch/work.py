@@ -1,15 +1,16 @@
 """What a worker does, in any kind of pool: load the model once, explain tasks, make rows and files."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from becausal import models
 from becausal.api import Failure, explain_numbered, find_failure
 from becausal.api.explanation import Explanation
-from becausal.batch.records import BatchJob, BatchTask, TaskDone, TaskFailed, TaskLost, TaskResult, WorkerReady
-from becausal.batch.truth import compare_with_boxes
+from becausal.batch.records import BatchJob, BatchTask, Stamp, TaskDone, TaskFailed, TaskLost, TaskResult, WorkerReady
+from becausal.batch.rows import make_row, stamp_of
+from becausal.batch.settings import hash_files
 from becausal.core.contracts import Classifier
 from becausal.core.errors import AnswerError, BecausalError, NetworkError
 from becausal.core.text import one_line
@@ -24,14 +25,15 @@ def open_model(job: BatchJob) -> tuple[Classifier, WorkerReady]:
     classifier = models.open_model(job.model, job.loading)
     info = classifier.info
     for label in (job.request.target, job.request.against):
-        if label is not None and info.labels is not None:
+        if label is not None and info.labels is not None and info.output != "labels":
             find_label(label, info.labels, len(info.labels))
     facts: dict[str, str | None] = {
         "model_sha256": info.sha256,
         "labels_sha256": None if info.labels is None else sha256("\n".join(info.labels).encode()).hexdigest(),
         "preprocess": f"{info.geometry or 'as it is'}; {info.normalisation}",
+        **hash_files(job),
     }
-    return classifier, WorkerReady(facts)
+    return classifier, WorkerReady(facts, info.notes)
 
 
 def explain_tasks(
@@ -52,48 +54,59 @@ def explain_tasks(
                 yield from waiting.take_unreadable()
                 if isinstance(answer, Explanation) and answer.stopped_by == "interrupt":
                     raise KeyboardInterrupt  # an interrupted search is not the result of a complete run
-                task, digest = in_progress[index]
-                result = _make_result(task, digest, answer, job)
+                result = _make_result(in_progress[index], answer, classifier.info.notes, job)
                 del in_progress[index]  # only now: an exception while the result is made belongs to this task too
                 yield result
         except NetworkError as error:
-            for task, digest in in_progress.values():
-                yield _make_failure(task, digest, error)
+            for started in in_progress.values():
+                yield _make_failure(started, error)
         except Exception as error:  # methods and libraries may raise anything; other images must not be affected
             if not in_progress:
                 raise  # not caused by an image
             reason = _describe_unexpected(error)
             is_only_one = len(in_progress) == 1
-            for task, digest in in_progress.values():
-                yield TaskFailed(task.id, reason, digest) if is_only_one else TaskLost(task.id, reason)
+            for started in in_progress.values():
+                number = started.task.id
+                yield TaskFailed(number, reason, started.sha256) if is_only_one else TaskLost(number, reason)
         yield from waiting.take_unreadable()
+
+
+@dataclass(frozen=True)
+class _StartedTask:
+    """A task whose image was read: the hash and the stamp of the file. The stamp is older than the hash."""
+
+    task: BatchTask
+    sha256: str
+    stamp: Stamp | None
 
 
 class _TaskImages:
     """Reads the images of tasks and remembers which task each image belongs to.
 
-    in_progress: tasks whose image was read and not answered yet, with the image's hash, by index in `images()`.
+    in_progress: tasks whose image was read and not answered yet, by index in `images()`.
     """
 
     def __init__(self, tasks: Iterable[BatchTask]) -> None:
         self._tasks = iter(tasks)
         self._unreadable: list[TaskFailed] = []
-        self.in_progress: dict[int, tuple[BatchTask, str]] = {}
+        self.in_progress: dict[int, _StartedTask] = {}
         self.is_finished = False
 
     def images(self) -> Iterator[InputImage]:
         """The images of the tasks that are left; indices start from 0 again."""
         index = 0
         for task in self._tasks:
+            stamp = stamp_of(task.path)
             try:
                 image = load_image(task.path)
             except BecausalError as error:
                 reason = str(error).replace(task.path, Path(task.path).name)
                 self._unreadable.append(TaskFailed(task.id, one_line(reason, MAX_REASON)))
             except Exception as error:  # image readers may raise anything as well
-                self._unreadable.append(TaskFailed(task.id, _describe_unexpected(error)))
+                reason = f"{Path(task.path).name} cannot be read: {type(error).__name__}: {error}"
+                self._unreadable.append(TaskFailed(task.id, one_line(reason, MAX_REASON)))
             else:
-                self.in_progress[index] = (task, image.sha256)
+                self.in_progress[index] = _StartedTask(task, image.sha256, stamp)
                 index += 1
                 yield image
         self.is_finished = True
@@ -104,43 +117,21 @@ class _TaskImages:
         return found
 
 
-def _make_result(task: BatchTask, digest: str, answer: Explanation | Failure, job: BatchJob) -> TaskDone | TaskFailed:
+def _make_result(
+    started: _StartedTask, answer: Explanation | Failure, notes: tuple[str, ...], job: BatchJob
+) -> TaskDone | TaskFailed:
     if isinstance(answer, Failure):
-        return _make_failure(task, digest, answer.error)
-    failure = find_failure(answer)
-    return _make_row(task, answer, job) if failure is None else _make_failure(task, digest, AnswerError(failure))
+        return _make_failure(started, answer.error)
+    if (failure := find_failure(answer)) is not None:
+        return _make_failure(started, AnswerError(failure))
+    task = started.task
+    row = make_row(answer, task.item, job.categories)
+    return TaskDone(task.id, row, answer.files(render=job.render), started.stamp, notes)
 
 
-def _make_row(task: BatchTask, explanation: Explanation, job: BatchJob) -> TaskDone:
-    """The row and the files of an explained task."""
-    checks, summary = explanation.checks, explanation.summary()
-    boxes = compare_with_boxes(explanation.visible, explanation.frame, explanation.label, task.item, job.categories)
-    row: dict[str, Any] = {
-        "sha256": explanation.origin.image_sha256,
-        "label": explanation.label,
-        "label_id": explanation.label_id,
-        "confidence": summary["confidence"],
-        "size": explanation.size,
-        "pixels": explanation.pixels,
-        "pieces": explanation.pieces,
-        "alone": summary["explanation"]["confidence"],
-        "sufficient": checks.sufficient,
-        "necessary": checks.necessary,
-        "minimal_grain": checks.minimal_grain,
-        "stopped_by": explanation.stopped_by,
-        "calls": explanation.calls,
-        "seconds": explanation.seconds,
-        "inside": boxes.inside,
-        "by_chance": boxes.by_chance,
-        "note_code": boxes.note_code,
-        "note": boxes.note,
-    }
-    return TaskDone(task.id, row, explanation.files(render=job.render))
-
-
-def _make_failure(task: BatchTask, digest: str, error: BecausalError) -> TaskFailed:
+def _make_failure(started: _StartedTask, error: BecausalError) -> TaskFailed:
     is_model = isinstance(error, AnswerError | NetworkError)
-    return TaskFailed(task.id, one_line(error, MAX_REASON), digest, is_model=is_model)
+    return TaskFailed(started.task.id, one_line(error, MAX_REASON), started.sha256, is_model=is_model)
 
 
 def _describe_unexpected(error: Exception) -> str:

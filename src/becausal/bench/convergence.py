@@ -23,7 +23,7 @@ from becausal.bench.findings import (
     successful,
 )
 from becausal.bench.packing import pack_map, unpack_map, unpack_set
-from becausal.bench.plan import Arm, Bench, Settings, Subject, make_request, split_method
+from becausal.bench.plan import Arm, Bench, BenchSettings, Subject, make_request, split_method
 from becausal.bench.selection import select_images
 from becausal.core.contracts import Classifier
 from becausal.core.metrics import iou, rank_agreement
@@ -38,7 +38,7 @@ MAP = Measure("map_agreement", Column("rank correlation", "number", None, "of th
 SETS = Measure("set_agreement", Column("IoU with last", "share", None, "IoU of the explanation and the last one"))
 
 
-def make_arms(settings: Settings) -> list[Arm]:
+def make_arms(settings: BenchSettings) -> list[Arm]:
     """dc-causal with increasing numbers of partitions, all other methods with increasing limits on calls."""
     arms = []
     for method in settings.methods:

@@ -23,7 +23,7 @@ from becausal.bench.findings import (
     paired_table,
     successful,
 )
-from becausal.bench.plan import Arm, Bench, ImageSelection, Settings, plain_arms, rounded
+from becausal.bench.plan import Arm, Bench, BenchSettings, ImageSelection, plain_arms, rounded
 from becausal.bench.selection import load_subject, select_images, take_first, unless_known
 from becausal.bench.tiny import exact_responsibilities, label_table, model_scores, random_scores, trained_scores
 from becausal.core.contracts import Classifier, Scores
@@ -48,7 +48,7 @@ RATIO = Measure(
 RANK = Measure("rank", Column("rank correlation", "number", "high", "of the map and the exact responsibility"))
 
 
-def select(settings: Settings, classifier: Classifier) -> ImageSelection:
+def select(settings: BenchSettings, classifier: Classifier) -> ImageSelection:
     """Tiny classifiers, and the model on blocks of a few images; trivial cases are excluded."""
     if len(settings.request.fills) > 1:
         raise OptionError(f"the bench exact takes one fill, not {len(settings.request.fills)}")
@@ -66,14 +66,14 @@ def _reject_trivial(sample: Sample) -> str | None:
     return TRIVIAL if label_table(sample.read().pixels)[0] else None
 
 
-def _tiny_samples(kind: str, settings: Settings) -> Iterator[Sample]:
+def _tiny_samples(kind: str, settings: BenchSettings) -> Iterator[Sample]:
     number = 0
     while True:
         yield Sample(f"{kind}-{number}", _tiny_reader(kind, number, settings), None, {"kind": kind})
         number += 1
 
 
-def _tiny_reader(kind: str, number: int, settings: Settings) -> Callable[[], AnnotatedImage]:
+def _tiny_reader(kind: str, number: int, settings: BenchSettings) -> Callable[[], AnnotatedImage]:
     side, seed = settings.side, settings.request.seed
 
     def read() -> AnnotatedImage:
@@ -85,13 +85,13 @@ def _tiny_reader(kind: str, number: int, settings: Settings) -> Callable[[], Ann
     return read
 
 
-def _model_samples(settings: Settings, classifier: Classifier, count: int) -> tuple[Sample, ...]:
+def _model_samples(settings: BenchSettings, classifier: Classifier, count: int) -> tuple[Sample, ...]:
     known = None if settings.known is None else frozenset(name.removeprefix(PREFIX) for name in settings.known)
     selection = select_images(replace(settings, limit=count, known=known), classifier)
     return tuple(_blocks(sample, settings, classifier) for sample in selection.samples)
 
 
-def _blocks(sample: Sample, settings: Settings, classifier: Classifier) -> Sample:
+def _blocks(sample: Sample, settings: BenchSettings, classifier: Classifier) -> Sample:
     request = settings.request
 
     @cache  # evaluated once for all methods
@@ -103,7 +103,9 @@ def _blocks(sample: Sample, settings: Settings, classifier: Classifier) -> Sampl
     return Sample(f"{PREFIX}{sample.name}", read, None, {"kind": "model"})
 
 
-def run_arm(arm: Arm, samples: Sequence[Sample], classifier: Classifier, settings: Settings) -> Iterator[tuple[Sample, Row]]:
+def run_arm(
+    arm: Arm, samples: Sequence[Sample], classifier: Classifier, settings: BenchSettings
+) -> Iterator[tuple[Sample, Row]]:
     """Explain every classifier, and compare with the smallest explanation."""
     white = np.full((settings.side, settings.side, 3), 255, np.uint8)
     request = replace(arm.request, fills=("black",), grain=1)

@@ -10,7 +10,7 @@ from becausal.api.explanation import Explanation
 from becausal.bench.datasets import Sample
 from becausal.bench.findings import Row
 from becausal.bench.packing import pack_set
-from becausal.bench.plan import TAGS, Arm, Bench, ImageSelection, Settings, Subject, common_row, rounded
+from becausal.bench.plan import TAGS, Arm, Bench, BenchSettings, ImageSelection, Subject, common_row, rounded
 from becausal.bench.selection import load_subject
 from becausal.bench.storage import RowStore
 from becausal.core.contracts import Classifier
@@ -31,7 +31,7 @@ class BenchProgress:
 
 def run_arms(
     bench: Bench,
-    settings: Settings,
+    settings: BenchSettings,
     classifier: Classifier,
     selection: ImageSelection,
     store: RowStore,

@@ -21,7 +21,7 @@ from becausal.bench.findings import (
     successful,
 )
 from becausal.bench.packing import pack_map, unpack_map, unpack_set
-from becausal.bench.plan import Arm, Bench, Settings, Subject, make_request
+from becausal.bench.plan import Arm, Bench, BenchSettings, Subject, make_request
 from becausal.bench.selection import select_images
 from becausal.core.contracts import Classifier
 from becausal.core.metrics import STEPS, iou, points_inside, rank_agreement, trace_curves
@@ -43,7 +43,7 @@ SAME_MAP = Measure(
 )
 
 
-def make_arms(settings: Settings) -> list[Arm]:
+def make_arms(settings: BenchSettings) -> list[Arm]:
     """Every method with three seeds."""
     seeds = range(settings.request.seed, settings.request.seed + SEEDS)
     return [Arm(m, make_request(settings, m, seed=seed), {"seed": seed}) for m in settings.methods for seed in seeds]

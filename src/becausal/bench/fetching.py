@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
+from http.client import HTTPException
 from pathlib import Path
 
 from becausal.core.errors import NetworkError, OptionError, OutputError
@@ -63,12 +64,15 @@ def fetch_dataset(name: str, out: Path, *, address: str | None = None, watch: Wa
         watch: Called with the number of files done and in total.
 
     Raises:
+        OptionError: The dataset is unknown, or the address is not one of the web.
         NetworkError: A file cannot be downloaded.
         OutputError: A file cannot be written, or the files are not those that were published.
     """
     published = SETS.get(name)
     if published is None:
         raise OptionError(f"unknown dataset {name!r}: choose one of {', '.join(SETS)}")
+    if address is not None and not re.match(r"https?://[^/\s]", address):
+        raise OptionError(f"the address of a mirror starts with https:// or http://, {address!r} does not")
     base = f"{(address or ADDRESS).rstrip('/')}/{published.folder}"
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -108,7 +112,8 @@ def list_names(listing: Path) -> list[str]:
     Raises:
         OutputError: A name is not a plain file name.
     """
-    names = [line.split()[0] for line in listing.read_text(encoding="utf-8").splitlines() if line.strip()]
+    text = listing.read_text(encoding="utf-8", errors="replace")
+    names = [line.split()[0] for line in text.splitlines() if line.strip()]
     for name in names:
         if not re.fullmatch(r"\w[\w.-]*", name):
             raise OutputError(f"{listing} lists an image {name!r}, which is not a file name")
@@ -138,7 +143,7 @@ def _fetch(url: str, path: Path, name: str, out: Path) -> None:
             elif error.code < 500:
                 raise NetworkError(f"{url}: {error.code} {error.reason}; {suggest_alternative(name, out)}") from None
             reason = f"{error.code} {error.reason}"
-        except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+        except (urllib.error.URLError, TimeoutError, ConnectionError, HTTPException, ValueError) as error:
             reason = str(getattr(error, "reason", error) or error)
         time.sleep(0.2 * attempt)
     raise NetworkError(f"cannot reach {url} ({reason}); {suggest_alternative(name, out)}")

@@ -23,7 +23,7 @@ from becausal.bench.findings import (
     successful,
 )
 from becausal.bench.packing import unpack_set
-from becausal.bench.plan import Arm, Bench, Settings, Subject, make_request
+from becausal.bench.plan import Arm, Bench, BenchSettings, Subject, make_request
 from becausal.bench.selection import select_images
 from becausal.bench.statistics import estimate
 from becausal.core.contracts import Classifier
@@ -37,7 +37,7 @@ CLEAR = Measure("clear", Column("clear", "share", None, "explanations without an
 LIKE_GREY = Measure("like_grey", Column("IoU with grey", "share", None, "IoU with the explanation for the fill grey"))
 
 
-def make_arms(settings: Settings) -> list[Arm]:
+def make_arms(settings: BenchSettings) -> list[Arm]:
     """Every method with every fill."""
     return [Arm(m, make_request(settings, m, fills=(fill,)), {"fill": fill}) for m in settings.methods for fill in FILLS]
 

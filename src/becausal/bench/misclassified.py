@@ -20,7 +20,7 @@ from becausal.bench.findings import (
     measure_table,
     successful,
 )
-from becausal.bench.plan import Bench, ImageSelection, Settings, Subject, plain_arms
+from becausal.bench.plan import Bench, BenchSettings, ImageSelection, Subject, plain_arms
 from becausal.bench.selection import load_subject, require_scene_labels, take_evenly, top_label, true_label
 from becausal.bench.statistics import difference_of_means
 from becausal.core.contracts import Classifier
@@ -32,7 +32,7 @@ OVERLAP = Measure("overlap", Column("on occluder", "share", None, "share of the 
 CONFIDENCE = Measure("original", Column("confidence", "number", None, "confidence of the prediction for the whole image"))
 
 
-def select(settings: Settings, classifier: Classifier) -> ImageSelection:
+def select(settings: BenchSettings, classifier: Classifier) -> ImageSelection:
     """Images of the folder, or difficult scenes: half with a wrong prediction, half with a correct one."""
     half = max(1, (settings.limit or 100) // 2)
     if settings.data is None:

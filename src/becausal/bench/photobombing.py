@@ -17,7 +17,7 @@ from becausal.bench.findings import (
     paired_table,
     successful,
 )
-from becausal.bench.plan import Bench, ImageSelection, Settings, Subject, plain_arms
+from becausal.bench.plan import Bench, BenchSettings, ImageSelection, Subject, plain_arms
 from becausal.bench.selection import reject_mislabelled, select_evenly, unless_known
 from becausal.core.contracts import Classifier
 from becausal.core.errors import OptionError
@@ -31,7 +31,7 @@ COVERED = Measure("covered", Column("of occluder", "share", "low", "share of the
 IOU = Measure("iou", Column("IoU", "share", "low", "intersection over union of explanation and occluder"))
 
 
-def select(settings: Settings, classifier: Classifier) -> ImageSelection:
+def select(settings: BenchSettings, classifier: Classifier) -> ImageSelection:
     """Images with a correct prediction and an occluder of at least 50 pixels in the view."""
     if settings.data is None:
         raise OptionError(

@@ -16,7 +16,7 @@ from becausal.images.loading import InputImage, View
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class BenchSettings:
     """Everything besides the model that determines the rows of a run.
 
     Attributes:
@@ -76,7 +76,7 @@ class Subject:
 
 TAGS = ("fill", "seed", "by", "step")  # the keys in which arms of the same method may differ
 MeasureExplanation = Callable[[Subject, Explanation, Classifier], Row]
-RunArm = Callable[[Arm, Sequence[Sample], Classifier, Settings], Iterator[tuple[Sample, Row]]]
+RunArm = Callable[[Arm, Sequence[Sample], Classifier, BenchSettings], Iterator[tuple[Sample, Row]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +108,8 @@ class Bench:
     paper: str
     methods: str
     limit: int | None
-    select: Callable[[Settings, Classifier], ImageSelection]
-    arms: Callable[[Settings], list[Arm]]
+    select: Callable[[BenchSettings, Classifier], ImageSelection]
+    arms: Callable[[BenchSettings], list[Arm]]
     summarise: Callable[[Sequence[Row]], Findings]
     postprocess: Callable[[list[Row]], list[Row]] = lambda rows: rows
     measure: MeasureExplanation | None = None
@@ -138,12 +138,14 @@ class Bench:
                 raise OptionError(f"the bench {self.name} has no use for {changed}: leave it out")
 
 
-def plain_arms(settings: Settings) -> list[Arm]:
+def plain_arms(settings: BenchSettings) -> list[Arm]:
     """Every method once."""
     return [Arm(method, make_request(settings, method)) for method in settings.methods]
 
 
-def make_request(settings: Settings, method: str, *, options: Mapping[str, Any] | None = None, **changes: Any) -> Request:
+def make_request(
+    settings: BenchSettings, method: str, *, options: Mapping[str, Any] | None = None, **changes: Any
+) -> Request:
     """The request for a method written as name:key=value; `options` and `changes` take precedence over the settings."""
     name, own = split_method(method)
     return replace(settings.request, method=name, options=own | dict(options or {}), **changes)

@@ -7,7 +7,7 @@ from typing import Any
 from becausal.api import versions
 from becausal.bench.findings import Findings, Row
 from becausal.bench.formatting import count_failures, format_command
-from becausal.bench.plan import Bench, ImageSelection, Settings
+from becausal.bench.plan import Bench, BenchSettings, ImageSelection
 
 SCHEMA = "becausal/bench/1"
 
@@ -29,7 +29,7 @@ class BenchRun:
 
     folder: Path
     bench: Bench
-    settings: Settings
+    settings: BenchSettings
     record: dict[str, Any]
     rows: list[Row]
     selection: ImageSelection

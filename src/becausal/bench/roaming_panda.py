@@ -19,7 +19,7 @@ from becausal.bench.findings import (
     paired_table,
     successful,
 )
-from becausal.bench.plan import Bench, ImageSelection, Settings, Subject, plain_arms
+from becausal.bench.plan import Bench, BenchSettings, ImageSelection, Subject, plain_arms
 from becausal.bench.selection import reject_mislabelled, select_evenly, unless_known
 from becausal.core.contracts import Classifier
 from becausal.core.errors import OptionError
@@ -44,7 +44,7 @@ POINTING = Measure("pointing", Column("pointing", "share", "high", "images with 
 INSIDE = Measure("inside", Column("inside", "share", "high", "share of the explanation that lies on the object"))
 
 
-def select(settings: Settings, classifier: Classifier) -> ImageSelection:
+def select(settings: BenchSettings, classifier: Classifier) -> ImageSelection:
     """Images in which the model recognises the object."""
     if settings.data is None:
         raise OptionError(

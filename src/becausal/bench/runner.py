@@ -9,7 +9,7 @@ from typing import Any
 
 from becausal.api import Request, versions
 from becausal.bench.execution import BenchProgress, run_arms, sort_rows
-from becausal.bench.plan import Bench, ImageSelection, Settings
+from becausal.bench.plan import Bench, BenchSettings, ImageSelection
 from becausal.bench.results import BenchRun
 from becausal.bench.selection import check_fills, select_methods
 from becausal.bench.storage import RowStore, table_text
@@ -89,7 +89,7 @@ def run(
     classifier = as_classifier(model)
     chosen, unable = select_methods(bench.methods if methods is None else methods, classifier, request)
     folder = None if data is None else Path(data)
-    settings = Settings(
+    settings = BenchSettings(
         bench=name, methods=chosen, data=folder, limit=bench.limit if limit is None else limit, request=request, side=side
     )
     record = describe(settings, classifier)
@@ -106,7 +106,7 @@ def run(
     return finished
 
 
-def describe(settings: Settings, classifier: Classifier) -> dict[str, Any]:
+def describe(settings: BenchSettings, classifier: Classifier) -> dict[str, Any]:
     """Everything that determines the rows, in a form that JSON can hold."""
     info = classifier.info
     return {
@@ -124,7 +124,7 @@ def describe(settings: Settings, classifier: Classifier) -> dict[str, Any]:
     }
 
 
-def _select_images(bench: Bench, settings: Settings, classifier: Classifier, store: RowStore) -> ImageSelection:
+def _select_images(bench: Bench, settings: BenchSettings, classifier: Classifier, store: RowStore) -> ImageSelection:
     """The images; in a resumed run they must be the same."""
     before = next((row for row in store.rows if "_pool" in row), None)
     known = None if before is None else frozenset(before["_pool"])

@@ -21,7 +21,7 @@ from becausal.bench.findings import (
     paired_table,
     successful,
 )
-from becausal.bench.plan import Bench, ImageSelection, Settings, Subject, plain_arms
+from becausal.bench.plan import Bench, BenchSettings, ImageSelection, Subject, plain_arms
 from becausal.bench.selection import reject_mislabelled, require_scene_labels, take_first, unless_known
 from becausal.core.contracts import Classifier
 from becausal.core.errors import OptionError
@@ -45,7 +45,7 @@ CLEAR = Measure("clear", Column("clear", "share", "high", "explanations without 
 PIECES = Measure("pieces_share", Column("pieces found", "share", "high", "share of the object's pieces that were found"))
 
 
-def select(settings: Settings, classifier: Classifier) -> ImageSelection:
+def select(settings: BenchSettings, classifier: Classifier) -> ImageSelection:
     """Scenes with a correct prediction, from five levels of occlusion in turn."""
     if settings.data is not None:
         raise OptionError("the bench scenes generates its images: leave out --data")

@@ -7,7 +7,7 @@ import numpy as np
 
 from becausal.api import classify
 from becausal.bench.datasets import Sample, draw_scenes, read_dataset
-from becausal.bench.plan import ImageSelection, Settings, Subject, split_method
+from becausal.bench.plan import BenchSettings, ImageSelection, Subject, split_method
 from becausal.core.contracts import Classifier
 from becausal.core.errors import BecausalError, OptionError
 from becausal.core.request import Request
@@ -124,7 +124,7 @@ def select_evenly(samples: Sequence[Sample], reject: Reject, limit: int | None) 
     return ImageSelection(tuple(take_evenly(accepted.samples, limit)), accepted.left_out)
 
 
-def unless_known(settings: Settings, reject: Reject) -> Reject:
+def unless_known(settings: BenchSettings, reject: Reject) -> Reject:
     """The given filter or, in a resumed run, one that accepts exactly the images of that run."""
     known = settings.known
     return reject if known is None else lambda sample: None if sample.name in known else "not part of the run"
@@ -147,7 +147,7 @@ def reject_mislabelled(classifier: Classifier, *, mask: str | None = None, pixel
     return reject
 
 
-def select_images(settings: Settings, classifier: Classifier) -> ImageSelection:
+def select_images(settings: BenchSettings, classifier: Classifier) -> ImageSelection:
     """Images of the folder or generated scenes, without those that have a wrong prediction."""
     reject = unless_known(settings, reject_mislabelled(classifier))
     if settings.data is not None:

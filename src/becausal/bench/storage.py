@@ -15,6 +15,7 @@ from becausal.core.errors import OptionError, OutputError
 from becausal.core.files import write_file
 
 ROWS, SETTINGS = "rows.jsonl", "settings.json"
+_MACHINE_ONLY = ("loading.batch_size", "loading.threads")  # settings that do not affect the rows
 
 
 class RowStore:
@@ -114,7 +115,8 @@ def _read_rows(path: Path) -> list[Row]:
 
 def _refuse_changes(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
     old, new = dict(_flat(before)), dict(_flat(json.loads(_as_json(now))))
-    changed = [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
+    compared = (key for key in dict.fromkeys([*old, *new]) if key not in _MACHINE_ONLY)
+    changed = [key for key in compared if old.get(key) != new.get(key)]
     if changed:
         listed = "; ".join(f"{key}: {old.get(key)!r} then, {new.get(key)!r} now" for key in changed)
         raise OptionError(

@@ -1,9 +1,12 @@
 """What was checked of an explanation, and how to check it again."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
+from becausal.core.components import count_components
 from becausal.core.contracts import Answers, Search, Visible
 from becausal.core.minimise import present
 from becausal.core.regions import cells
@@ -25,6 +28,50 @@ class Checks:
     necessary: bool | None = None
     minimal_grain: int | None = None
     cells: int = 0
+
+    def record(self) -> dict[str, Any]:
+        """The checks as JSON can hold them."""
+        return asdict(self) | {"confidence": number_or_none(self.confidence)}
+
+
+@dataclass(frozen=True, eq=False)
+class CheckedSet:
+    """A set of pixels, (*grid,) bool, and what was checked of it; one explanation of possibly several."""
+
+    visible: Visible
+    checks: Checks
+
+    @property
+    def pixels(self) -> int:
+        """How many pixels of the view the set has."""
+        return int(np.count_nonzero(self.visible))
+
+    @property
+    def size(self) -> float:
+        """The share of the view's pixels in the set."""
+        return self.pixels / self.visible.size
+
+    @property
+    def pieces(self) -> int:
+        """How many connected pieces the set has."""
+        return count_components(self.visible)
+
+    def set_summary(self) -> dict[str, Any]:
+        """The size of the set and what was checked of it, as JSON can hold it."""
+        return {
+            "size": self.size,
+            "pixels": self.pixels,
+            "pieces": self.pieces,
+            "confidence": number_or_none(self.checks.confidence),
+            "sufficient": self.checks.sufficient,
+            "necessary": self.checks.necessary,
+            "minimal_grain": self.checks.minimal_grain,
+        }
+
+
+def number_or_none(value: float) -> float | None:
+    """JSON has no NaN."""
+    return None if math.isnan(value) else float(value)
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from becausal.core.checks import number_or_none
 from becausal.core.contracts import Needs, Visible
-from becausal.core.explanation import ExplanationRecord, number_or_none
+from becausal.core.explanation import ExplanationRecord
 from becausal.core.metrics import STEPS, Curves
 
 SCHEMA = "becausal/comparison/1"
@@ -27,6 +28,14 @@ class Row:
     seconds: float = 0.0
     needs: Needs = "labels"
     error: str | None = None
+
+    @property
+    def is_coarser(self) -> bool:
+        """Whether minimality was asked for, and not proved, or only for larger cells."""
+        found = self.explanation
+        if found is None or found.origin.grain is None:
+            return False
+        return found.checks.minimal_grain is None or found.checks.minimal_grain > found.origin.grain
 
     def record(self) -> dict[str, Any]:
         """The row as JSON can hold it."""

@@ -4,6 +4,7 @@ One polarity everywhere: a `visible` array is True where a pixel is shown. `grid
 for images, (n,) for signals, (d, h, w) for volumes; nothing here knows how many dimensions it has.
 """
 
+import hashlib
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
@@ -98,13 +99,19 @@ Search = Generator[Visible, Answers, T]
 class Finding:
     """What a method found: a map, and, where it looks for them itself, sufficient sets, the explanation first.
 
-    grain: the side of the cells at which the first set was shown to be minimal, None where it was not.
+    grains: for each set, the side of the cells at which it was shown to be minimal, None where it was not; may be
+    shorter than `sets`.
     """
 
     saliency: Saliency
     sets: tuple[Visible, ...] = ()
-    grain: int | None = None
+    grains: tuple[int | None, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def grain(self) -> int | None:
+        """The side of the cells at which the first set was shown to be minimal."""
+        return self.grains[0] if self.grains else None
 
 
 @dataclass(frozen=True)
@@ -142,6 +149,7 @@ class ModelInfo:
     output: `probabilities` over exclusive classes, `multilabel` independent probabilities, or just `labels`.
     normalisation: what is applied to pixels before the network sees them, as text.
     sha256: of the model's file or files, None where there is none. loading: the options it was loaded with.
+    names: the names without a place in `labels` that a model which returns names has returned so far, by `name_id`.
     """
 
     spec: str
@@ -157,6 +165,17 @@ class ModelInfo:
     outputs: str = ""
     notes: tuple[str, ...] = ()
     loading: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    names: Mapping[int, str] = field(default_factory=dict, hash=False)
+
+    def __str__(self) -> str:
+        """Kind, spec, input, labels and device, in one line."""
+        spec = self.spec if self.spec.startswith(self.kind) else f"{self.kind} {self.spec}"
+        size = "arrays of any shape"
+        if self.geometry is not None:
+            size = f"{'x'.join(str(side) for side in self.geometry.grid)}x{self.channels or 3}"
+        elif self.inputs and self.kind != "python":
+            size = self.inputs
+        return f"{spec}: input {size}, {self.output}, {self.label_summary}, on {self.device}"
 
     @property
     def is_half(self) -> bool:
@@ -167,7 +186,33 @@ class ModelInfo:
         """The label's name, or its number where the model has no names."""
         if self.labels is not None and 0 <= label_id < len(self.labels):
             return self.labels[label_id]
-        return f"class {label_id}"
+        return self.names.get(label_id, f"class {label_id}")
+
+    def id_of(self, name: str) -> int | None:
+        """The id of the first label with exactly this name, None where the model never has such a label.
+
+        A model that returns names without listing them may return any name.
+        """
+        if self.labels is not None and name in self.labels:
+            return self.labels.index(name)
+        return name_id(name) if self.names else None
+
+    @property
+    def known_labels(self) -> Sequence[str] | Mapping[int, str] | None:
+        """The labels, as `find_label` takes them: by their ids where the model has returned names that are not listed."""
+        return dict(enumerate(self.labels or ())) | dict(self.names) if self.names else self.labels
+
+    @property
+    def label_summary(self) -> str:
+        """Which labels the model has, in a few words."""
+        if self.labels:
+            return f"{len(self.labels)} names"
+        return "names, as the model returns them" if self.names else "no names, numbers only"
+
+
+def name_id(name: str) -> int:
+    """The id of a label that a model knows by its name only: the same in every process, and in no list of labels."""
+    return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[:6], "big") | 1 << 47
 
 
 @runtime_checkable

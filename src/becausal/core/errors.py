@@ -9,7 +9,7 @@
     │   └── FillError           a fill that is unknown, or under which the fully masked image already has the target
     ├── AnswerError             a model that broke while it was asked
     │   └── UnstableModelError  a model that answered the same question in two ways
-    ├── MissingExtraError       an optional library is not installed; the message names the extra
+    ├── MissingExtraError       an optional library is not installed; the message says what to install
     ├── NetworkError            something had to be fetched, or called, and could not be
     └── OutputError             a result that cannot be written, or read back
 
@@ -53,11 +53,32 @@ class UnstableModelError(AnswerError):
     """The model answered the same question in two ways."""
 
 
-class MissingExtraError(BecausalError):
-    """An optional library is not installed."""
+#: The packages of each extra, as pip installs them.
+EXTRAS: dict[str, tuple[str, ...]] = {
+    "torch": ("torch",),
+    "hf": ("torch", "transformers"),
+    "timm": ("torch", "timm"),
+    "torchvision": ("torch", "torchvision"),
+    "keras": ("keras",),
+    "gradients": ("torch", "captum"),
+    "shap": ("shap",),
+    "inpaint": ("opencv-python-headless",),
+    "endpoint": ("httpx",),
+    "ray": ("ray",),
+    "parquet": ("pyarrow",),
+    "web": ("gradio",),
+}
 
-    def __init__(self, library: str, extra: str, purpose: str) -> None:
-        super().__init__(f"{purpose} needs {library}, which is not installed: pip install 'becausal[{extra}]'")
+
+class MissingExtraError(BecausalError):
+    """An optional library is not installed.
+
+    The message names the packages themselves, since an extra can only be installed from where becausal came from.
+    """
+
+    def __init__(self, library: str, extra: str, purpose: str, *, advice: str | None = None) -> None:
+        install = advice or f"pip install {' '.join(EXTRAS[extra])}"
+        super().__init__(f"{purpose} needs {library}, which is not installed: {install} (the extra becausal[{extra}])")
         self.library = library
         self.extra = extra
 

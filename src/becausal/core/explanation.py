@@ -1,19 +1,19 @@
 """What an explanation holds: everything needed to see it, to trust it and to repeat it."""
 
-import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from becausal.core.checks import Checks
-from becausal.core.components import count_components
-from becausal.core.contracts import Pixels, Saliency, Visible
+from becausal.core.checks import CheckedSet, number_or_none
+from becausal.core.contracts import ModelInfo, Pixels, Saliency, Visible
 from becausal.core.errors import OptionError
 from becausal.core.frames import Frame
 from becausal.core.regions import cells
 from becausal.core.request import Request
+from becausal.core.schema import read_fields
 from becausal.core.stats import Stats
 from becausal.core.targets import Target
 
@@ -25,7 +25,9 @@ class Origin:
     """Where the answer came from: everything needed to ask again.
 
     image, image_sha256: the image's name and the hash of its bytes. model, model_sha256: the model's spec and the hash
-    of its file. preprocess: geometry and numbers in words. loading: the options the model was loaded with.
+    of its file. preprocess: geometry and numbers in words. loading: the options the model was loaded with, class names
+    among them. files: path and sha256 of the other files that were read, by their role: image, labels, toml, and each
+    fill that is a file.
     """
 
     image: str
@@ -39,6 +41,7 @@ class Origin:
     options: Mapping[str, Any]
     grain: int | None
     versions: Mapping[str, str]
+    files: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def fills(self) -> tuple[str, ...]:
@@ -66,8 +69,12 @@ class Origin:
 
     @staticmethod
     def from_record(record: Mapping[str, Any]) -> "Origin":
-        """The origin behind a `record`."""
-        return Origin(**(dict(record) | {"request": Request.from_record(record["request"])}))
+        """The origin behind a `record`. Raises OptionError that names the field which cannot be read."""
+        return Origin(**read_fields(Origin, record, "origin"))
+
+    def path_of(self, role: str) -> str | None:
+        """The path of one of the `files`, None where there was none."""
+        return self.files.get(role, {}).get("path")
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,45 +91,57 @@ class Why:
     text: str
 
 
-@dataclass(frozen=True, eq=False)
-class ExplanationRecord:
+@dataclass(frozen=True)
+class NamedScore:
+    """A label and the model's confidence in it on the whole view; NaN from a model that returns labels only."""
+
+    label: str
+    label_id: int
+    confidence: float
+
+    @staticmethod
+    def of(info: ModelInfo, answer: NDArray[Any], label_id: int | None = None) -> "NamedScore":
+        """A label, or the top one, from the answer to the whole view: scores (classes,), or a label as a 0-d array."""
+        has_scores = answer.ndim == 1
+        if label_id is None:
+            label_id = int(np.argmax(answer)) if has_scores else int(answer)
+        return NamedScore(info.name_of(label_id), label_id, float(answer[label_id]) if has_scores else float("nan"))
+
+    def record(self) -> dict[str, Any]:
+        """The label as JSON can hold it."""
+        return {"label": self.label, "label_id": self.label_id, "confidence": number_or_none(self.confidence)}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ExplanationRecord(CheckedSet):
     """Why a classifier gave a label to a view.
 
-    visible: (*grid,) bool, the explanation. responsibility: (*grid,) float, the map. others: further sufficient sets.
-    view, backgrounds: what was asked about. frame: the way back to the original image. stopped_by: "finished",
-    "budget", "interrupt", or "failure" (of the model; the last note says how).
+    visible, checks: the explanation, (*grid,) bool, and what was checked of it. others: further explanations, each with
+    its own checks. responsibility: (*grid,) float, the map. top: the top label of the whole view, where it is known;
+    rival: the label of `target.against`. view, backgrounds: what was asked about. frame: the way back to the original
+    image. stopped_by: "finished", "budget", "interrupt", or "failure" (of the model; the last note says how).
     """
 
     label: str
     label_id: int
     confidence: float
     target: Target
-    visible: Visible
     responsibility: Saliency
-    checks: Checks
     stopped_by: str
     stats: Stats
     origin: Origin
     view: Pixels
     backgrounds: tuple[Pixels, ...]
     frame: Frame
-    others: tuple[Visible, ...] = ()
+    others: tuple[CheckedSet, ...] = ()
     notes: tuple[str, ...] = ()
+    top: NamedScore | None = None
+    rival: NamedScore | None = None
 
     @property
-    def pixels(self) -> int:
-        """How many pixels of the view the explanation has."""
-        return int(np.count_nonzero(self.visible))
-
-    @property
-    def size(self) -> float:
-        """The share of the view's pixels in the explanation."""
-        return self.pixels / self.visible.size
-
-    @property
-    def pieces(self) -> int:
-        """How many connected pieces the explanation has."""
-        return count_components(self.visible)
+    def sets(self) -> tuple[CheckedSet, ...]:
+        """All explanations, the first one first."""
+        return (CheckedSet(self.visible, self.checks), *self.others)
 
     @property
     def calls(self) -> int:
@@ -143,16 +162,21 @@ class ExplanationRecord:
         if len(position) != len(grid) or not all(0 <= p < side for p, side in zip(position, grid, strict=True)):
             raise OptionError(f"a position in the view needs {len(grid)} numbers within {grid}, not {position}")
         shown = self.mutant(self.visible)
+        is_plain = self.target.top == 1 and self.target.against is None
         if not self.visible[position]:
-            text = f"not part of the explanation: masked with all the rest, and the label is still {self.label}"
-            return Why(False, shown, None, None, text)
+            kept = f"the label is still {self.label}" if is_plain else "the target still holds"
+            number = next((i for i, other in enumerate(self.others, start=2) if other.visible[position]), None)
+            where = "not part of the explanation" if number is None else f"part of explanation {number}, not of the first"
+            return Why(False, shown, None, None, f"{where}: masked with all the rest, and {kept}")
         grain = self.checks.minimal_grain
         if grain is None:
             text = "part of a sufficient set whose minimality was not checked, so no proof for this pixel alone"
             return Why(True, shown, None, None, text)
-        number = cells(grid, grain)
-        cell = self.visible & (number == number[position])
+        number_of = cells(grid, grain)
+        cell = self.visible & (number_of == number_of[position])
         text = f"with this cell of {grain} px the label is {self.label}; without it, all else equal, it is lost"
+        if not is_plain:
+            text = f"with this cell of {grain} px the target holds; without it, all else equal, it is lost"
         if self.target.floor > 0:
             text = f"with this cell of {grain} px the target holds; without it the label or its confidence is lost"
         if self.origin.contrast:
@@ -180,34 +204,23 @@ class ExplanationRecord:
             "calls": self.calls,
             "seconds": round(self.seconds, 4),
             "stopped_by": self.stopped_by,
-            "explanation": {
-                "size": self.size,
-                "pixels": self.pixels,
-                "pieces": self.pieces,
-                "confidence": number_or_none(self.checks.confidence),
-                "sufficient": self.checks.sufficient,
-                "necessary": self.checks.necessary,
-                "minimal_grain": self.checks.minimal_grain,
-            },
-            "further": [{"size": float(other.mean()), "pixels": int(other.sum())} for other in self.others],
+            "explanation": self.set_summary(),
+            "further": [other.set_summary() for other in self.others],
             "notes": list(self.notes),
         }
 
     def record(self) -> dict[str, Any]:
         """Everything but the arrays, as JSON can hold it."""
-        checks = asdict(self.checks) | {"confidence": number_or_none(self.checks.confidence)}
         return {
             "schema": SCHEMA,
             **self.summary(),
             "target": asdict(self.target),
-            "checks": checks,
+            "top": None if self.top is None else self.top.record(),
+            "rival": None if self.rival is None else self.rival.record(),
+            "checks": self.checks.record(),
+            "further_checks": [other.checks.record() for other in self.others],
             "origin": self.origin.record(),
             "stats": asdict(self.stats),
             "frame": self.frame.record(),
             "view": {"shape": list(self.view.shape), "dtype": str(self.view.dtype)},
         }
-
-
-def number_or_none(value: float) -> float | None:
-    """JSON has no NaN."""
-    return None if math.isnan(value) else float(value)

@@ -1,12 +1,55 @@
-"""Files that appear complete or not at all."""
+"""Files: written complete or not at all, opened only where they are regular files, named safely."""
 
 import os
+import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Mapping
+from io import BufferedReader
 from pathlib import Path
 
-from becausal.core.errors import OutputError
+from becausal.core.errors import InputError, OutputError
+
+_UNSAFE = frozenset('/\\:*?"<>|')
+_RESERVED = re.compile(r"CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|(COM|LPT)[0-9¹²³]", re.IGNORECASE)
+_MOST_BYTES = 200  # of a name: most file systems allow 255, and numbers and suffixes are added
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a regular file for reading, without ever waiting for a pipe or a device.
+
+    Raises:
+        InputError: It is a folder, pipe, socket or device, or the path contains a null character.
+        OSError: It does not exist, or cannot be opened.
+    """
+    try:
+        _check_regular(path, os.stat(path).st_mode)
+        file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115 (closed by the caller)
+    except ValueError as error:  # a null character
+        raise InputError(f"{str(path)!r} is not the name of a file: {error}") from None
+    try:
+        _check_regular(path, os.fstat(file.fileno()).st_mode)  # it may have been replaced in between
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def _check_regular(path: Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise InputError(f"{path} is {_KINDS.get(stat.S_IFMT(mode), 'something else')}, not a regular file")
 
 
 def write_file(path: Path, content: bytes | Callable[[Path], None]) -> None:
@@ -17,8 +60,9 @@ def write_file(path: Path, content: bytes | Callable[[Path], None]) -> None:
         content: The bytes, or a function that writes them to the path it is given (same suffix as `path`).
 
     Raises:
-        OutputError: The file could not be written. Nothing is left behind.
+        OutputError: The file could not be written, or a folder, pipe or device is in its place. Nothing is left behind.
     """
+    _check_replaceable(path)
     part = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
     try:
         if callable(content):
@@ -32,28 +76,79 @@ def write_file(path: Path, content: bytes | Callable[[Path], None]) -> None:
         part.unlink(missing_ok=True)
 
 
+def _check_replaceable(path: Path) -> None:
+    """Raise OutputError for a name that a file cannot take; root could replace even /dev/null."""
+    try:
+        _check_regular(path, os.stat(path).st_mode)
+    except InputError as error:
+        raise OutputError(f"cannot write {path}: {error}") from None
+    except (OSError, ValueError):  # it does not exist; anything else fails when it is written
+        return
+
+
 def write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
-    """Write files into a folder, which is made if it does not exist: first all of them elsewhere, then moved.
+    """Write files that belong together into a folder, which is made if it does not exist.
+
+    All of them are first written elsewhere, then moved. Files of the same names are replaced together: the first one,
+    without which the others are not read, is taken away first and put back last. Other files stay as they are.
 
     Raises:
-        OutputError: A file could not be written; a new folder is then not made.
+        OutputError: A file could not be written; the folder is then as it was before.
     """
+    there = folder.is_dir()
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    except OSError as error:
-        raise OutputError(f"cannot write to {folder}: {error.strerror or error}") from error
+        (folder if there else folder.parent).mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=".becausal-", dir=folder if there else folder.parent))
+    except (OSError, ValueError) as error:
+        raise OutputError(f"cannot write to {folder}: {getattr(error, 'strerror', None) or error}") from error
     try:
+        new = made / "new"
+        new.mkdir()
         for name, content in files.items():
-            (made / name).write_bytes(content)
-        if folder.is_dir():
-            for name in files:
-                os.replace(made / name, folder / name)
+            (new / name).write_bytes(content)
+        if there:
+            _replace_together(folder, new, made / "old", tuple(files))
         else:
-            made.chmod(0o755)
-            os.replace(made, folder)
+            os.replace(new, folder)
     except OSError as error:
         raise OutputError(f"cannot write to {folder}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(made, ignore_errors=True)
     return folder
+
+
+def _replace_together(folder: Path, new: Path, old: Path, names: tuple[str, ...]) -> None:
+    """Move the files out of `folder` into `old` and those in `new` into `folder`; all of it, or nothing."""
+    for name in names:
+        _check_replaceable(folder / name)
+    old.mkdir()
+    try:
+        for name in names:
+            if os.path.lexists(folder / name):
+                os.replace(folder / name, old / name)
+        for name in reversed(names):
+            os.replace(new / name, folder / name)
+    except BaseException:  # an interrupt too
+        for name in reversed(names):
+            if os.path.lexists(old / name):
+                os.replace(old / name, folder / name)
+            elif not (new / name).exists():
+                (folder / name).unlink(missing_ok=True)
+        raise
+
+
+def safe_name(name: str, *, default: str = "image") -> str:
+    """A name for a file or folder that is safe on every platform: one component, never `.` or `..`.
+
+    Characters that a path cannot contain somewhere become `_`, and so do undecodable bytes. Names that Windows reserves
+    get a `_`, long names are cut. A name that is safe already stays as it is.
+
+    Args:
+        name: Any text, e.g. the stem of an image's file.
+        default: What it is called where nothing is left.
+    """
+    safe = "".join("_" if c in _UNSAFE or not (c.isprintable() or c == "\u3000") else c for c in name)
+    safe = safe.encode()[:_MOST_BYTES].decode(errors="ignore").rstrip(". ")  # Windows drops dots and spaces at the end
+    if _RESERVED.fullmatch(safe.partition(".")[0].rstrip()):
+        safe = f"_{safe}"
+    return safe or default

@@ -1,11 +1,12 @@
 """The whole explanation as one search: a method's map, a sufficient set from it, a minimal one, its checks."""
 
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import TypeVar
 
 import numpy as np
 
-from becausal.core.checks import Checks
+from becausal.core.checks import CheckedSet, Checks
 from becausal.core.contracts import Answers, Saliency, Search, Stop, Visible
 from becausal.core.errors import FillError, OptionError, TargetError
 from becausal.core.extract import COARSE, extract
@@ -24,13 +25,16 @@ FIRST_CALL = 1  # of the whole view, to find its label
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """What a pipeline found: the map, the explanation, its checks, and the classifier's confidence in the whole view."""
+    """What a pipeline found: the map, the explanation, its checks, and the classifier's confidence in the whole view.
+
+    others: further explanations, where several were asked for.
+    """
 
     saliency: Saliency
     visible: Visible
     checks: Checks
     confidence: float
-    others: tuple[Visible, ...] = ()
+    others: tuple[CheckedSet, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -47,7 +51,11 @@ def run_pipeline(problem: Problem, explainer: Explainer, request: Request, run: 
     opening = yield from _opening(problem)
     run.spent = opening.spent
     confirming = len(request.fills)  # the explanation is evaluated once more at the very end
-    last = None if request.max_calls is None else request.max_calls - confirming - LAST_QUESTIONS * len(request.fills)
+    last = None
+    if request.max_calls is not None:
+        checking = LAST_QUESTIONS * len(request.fills)
+        checking += min(checking * (request.several - 1), request.max_calls // 4)  # of the further explanations
+        last = request.max_calls - confirming - checking
     limit = last
     if last is not None and not isinstance(explainer, SetExplainer):
         limit = last - min(RESERVE * request.price, (last - FIRST_CALL) // 3)
@@ -66,8 +74,11 @@ def run_pipeline(problem: Problem, explainer: Explainer, request: Request, run: 
             minimal = yield from ask(run.follow(shaving, limit=last))
     run.stage = "verify"
     checks = yield from last_checks(minimal)
+    others = []
+    for visible, grain in zip_longest(finding.sets[1:], finding.grains[1:]):
+        others.append(CheckedSet(visible, (yield from last_checks(Minimal(visible, grain)))))
     return SearchResult(
-        finding.saliency, minimal.visible, checks, float(opening.confidence[0]), finding.sets[1:], finding.notes
+        finding.saliency, minimal.visible, checks, float(opening.confidence[0]), tuple(others), finding.notes
     )
 
 

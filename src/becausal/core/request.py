@@ -1,14 +1,20 @@
 """What is asked of an explanation besides the image and the model; said once, for Python, command line, page and records."""
 
+import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from numbers import Real
 from typing import Any, Literal, Self
 
 from becausal.core.contracts import Grid
 from becausal.core.errors import OptionError
 from becausal.core.options import option
 from becausal.core.problem import Explainer, SetExplainer, options_of
+from becausal.core.schema import read_fields
 
+_MOST = 2**63 - 1  # what databases can hold
+MAX_SEVERAL = 1000
+MAX_GRAIN = 2**31 - 1
 FILLS = ("black", "grey", "white", "mean", "blur", "noise", "inpaint")
 
 
@@ -33,6 +39,39 @@ def parse_grain(text: str) -> int | Literal["default"] | None:
         case number if number.isascii() and number.isdigit():
             return int(number)
     raise OptionError(f"the grain is a side in whole pixels, e.g. 4, or none, not {text!r}")
+
+
+def whole_number(name: str, value: Any, least: int, most: int = _MOST, *, kind: str = "a whole number") -> int:
+    """The value of an option as an int. Raises OptionError for anything else, and for what is out of range."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise OptionError(f"{name} must be {kind}, not {value!r}") from None
+    if number < least:
+        raise OptionError(f"{name} must be at least {least}, not {number}")
+    if number > most:
+        raise OptionError(f"{name} must be at most {most}, not {number}")
+    return number
+
+
+def _share(name: str, value: Any) -> float:
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not is_number or not 0.0 < float(value) <= 1.0:  # NaN is in no range
+        raise OptionError(f"{name} is a share of the original one, above 0 and up to 1, not {value!r}")
+    return float(value)
+
+
+def _fills(value: Any) -> tuple[str, ...]:
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise OptionError(f"fills must be a tuple of fills, e.g. ('grey', 'blur'), not {value!r}")
+    if not value:
+        raise OptionError("at least one fill is needed")
+    for fill in value:
+        if not isinstance(fill, str):
+            raise OptionError(f"a fill is written as text, e.g. 'grey', '0.5' or '255,136,0', not {fill!r}")
+    return tuple(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +104,8 @@ class Request:
     )
     fills: tuple[str, ...] = option(
         ("grey",),
-        "What masked pixels become: black, grey, white, '#rrggbb', 'r,g,b', mean, blur, noise, inpaint, image:FILE. "
+        "What masked pixels become: black, grey, white, '#rrggbb', 'r,g,b', a number, mean, blur, noise, inpaint, "
+        "image:FILE. "
         "Repeat the option to require that the explanation holds under all of them.",
         metavar="FILL",
         flag="--fill",
@@ -97,21 +137,37 @@ class Request:
     )
 
     def __post_init__(self) -> None:
-        if self.max_calls is not None and self.max_calls < 10:
-            raise OptionError(f"max_calls must be at least 10, not {self.max_calls}")
-        if self.confidence is not None and not 0.0 < self.confidence <= 1.0:
-            raise OptionError(f"confidence is a share of the original one, above 0 and up to 1, not {self.confidence}")
-        if isinstance(self.grain, int) and self.grain < 1:
-            raise OptionError(f"grain is a side in pixels, at least 1, not {self.grain}")
-        if not self.fills:
-            raise OptionError("at least one fill is needed")
-        if self.several < 1:
-            raise OptionError(f"several must be at least 1, not {self.several}")
+        """Check every value, and keep numbers of other libraries as Python's own, as JSON needs them."""
+        limits = {"top": (1, _MOST), "several": (1, MAX_SEVERAL), "seed": (0, _MOST)}
+        if self.max_calls is not None:
+            limits["max_calls"] = (10, _MOST)
+        if self.grain not in (None, "default"):
+            limits["grain"] = (1, MAX_GRAIN)
+        for name, (least, most) in limits.items():
+            kind = "a side in whole pixels, None or 'default'" if name == "grain" else "a whole number"
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), least, most, kind=kind))
+        for name in ("target", "against"):
+            label = getattr(self, name)
+            if label is not None and not isinstance(label, str):
+                object.__setattr__(self, name, whole_number(name, label, 0, kind="a label's name or id"))
+        if self.confidence is not None:
+            object.__setattr__(self, "confidence", _share("confidence", self.confidence))
+        object.__setattr__(self, "fills", _fills(self.fills))
+        if not isinstance(self.contrast, bool):
+            raise OptionError(f"contrast must be True or False, not {self.contrast!r}")
+        if not isinstance(self.method, str) and not callable(getattr(self.method, "search", None)):
+            raise OptionError(f"method must be a method's name or an explainer, not {self.method!r}")
+        if self.options is not None and not isinstance(self.options, Mapping):
+            raise OptionError(f"options must be a mapping of names to values, not {self.options!r}")
 
     @property
     def price(self) -> int:
         """How many model calls one question of a search costs."""
         return len(self.fills) * (2 if self.contrast else 1)
+
+    def within(self, grid: Grid) -> Self:
+        """The same for views of this grid: a cell larger than the view is the view, whatever its side."""
+        return replace(self, grain=min(self.grain, max(grid))) if isinstance(self.grain, int) else self
 
     def configure(self, explainer: Explainer) -> Explainer:
         """The explainer with this request's grain and number of explanations.
@@ -143,6 +199,9 @@ class Request:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The request behind a `record`."""
-        given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in record.items()}
-        return cls(**given)
+        """The request behind a `record`.
+
+        Raises:
+            OptionError: A field is unknown or has a value of another type; the message names it.
+        """
+        return cls(**read_fields(cls, record))

@@ -46,6 +46,8 @@ class Target:
         if scores.ndim == 1:
             holds = scores == self.label_id
             return Answers(holds, np.where(holds, 1.0, -1.0), np.full(len(scores), np.nan))
+        if max(self.label_id, self.against or 0) >= scores.shape[1]:  # the label of another model never holds
+            return Answers(np.zeros(len(scores), bool), np.full(len(scores), -1.0), np.zeros(len(scores)))
         mine = scores[:, self.label_id].astype(np.float64)
         if self.threshold is None and self.against is None:
             margin = self._lead(scores, mine)

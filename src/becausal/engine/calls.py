@@ -42,6 +42,7 @@ class ModelCalls:
         self._async = classifier if isinstance(classifier, AsyncClassifier) and classifier.depth > 0 else None
         self.depth = 1 if self._async is None else self._async.depth
         self.free_rows = 0 if self._async is None else self._async.free_rows
+        self._first: tuple[int, np.dtype[Any]] | None = None  # number of scores and their type in the first answer
 
     @property
     def is_async(self) -> bool:
@@ -67,7 +68,7 @@ class ModelCalls:
 
     def collect(self, promise: Promise, rows: int) -> NDArray[Any]:
         """Wait for a batch of this many rows. Raises AnswerError for scores that are not what was promised."""
-        return check_scores(guarded(promise.collect), rows, self.classifier.info.output)
+        return self._checked(guarded(promise.collect), rows)
 
     def evaluate(self, view: Pixels, background: Pixels, visible: Visible) -> NDArray[Any]:
         """Scores (n, classes), or labels (n,), of mutants of one view, (n, *grid); nothing is cached."""
@@ -79,8 +80,23 @@ class ModelCalls:
             padded = np.concatenate([part, np.ones((size - len(part), *part.shape[1:]), bool)])
             which = np.zeros(size, np.intp)
             scores = guarded(lambda which=which, rows=padded: self.classifier.ask(staged, which, rows))  # type: ignore[misc]
-            found.append(check_scores(scores, size, self.classifier.info.output)[: len(part)])
+            found.append(self._checked(scores, size)[: len(part)])
         return np.concatenate(found)
+
+    def _checked(self, scores: NDArray[Any], rows: int) -> NDArray[Any]:
+        """The scores, if they are what was promised, and as many and of the same type as in the first answer."""
+        check_scores(scores, rows, self.classifier.info.output)
+        if scores.ndim == 1:
+            return scores
+        width, dtype = self._first = self._first or (scores.shape[1], scores.dtype)
+        if scores.shape[1] != width:
+            raise AnswerError(
+                f"the model returned {scores.shape[1]} scores for an image, after {width} in its first answer; "
+                "expected one score per class, always the same classes"
+            )
+        if scores.dtype != dtype:
+            raise AnswerError(f"the model returned {scores.dtype} scores, after {dtype} in its first answer")
+        return scores
 
 
 def guarded(call: Callable[[], R]) -> R:
@@ -89,7 +105,7 @@ def guarded(call: Callable[[], R]) -> R:
         return call()
     except (BecausalError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # a model may exit, or raise what is no Exception
         raise AnswerError(f"the model failed: {type(error).__name__}: {one_line(error, 300)}") from error
 
 
@@ -99,6 +115,8 @@ def check_scores(scores: NDArray[Any], rows: int, output: str) -> NDArray[Any]:
         if scores.shape != (rows,) or not np.issubdtype(scores.dtype, np.integer):
             raise AnswerError(f"the model returned {scores.dtype} {scores.shape}; expected {rows} integer labels")
         return scores
+    if scores.dtype.kind not in "biuf":
+        raise AnswerError(f"the model returned {scores.dtype} scores; expected real numbers")
     if scores.ndim != 2 or len(scores) != rows or scores.shape[1] < 2:
         raise AnswerError(f"the model returned an output of shape {scores.shape}; expected ({rows}, classes)")
     if not np.isfinite(scores).all():

@@ -121,8 +121,12 @@ class Engine:
         )
 
     def evaluate(self, view: Pixels, background: Pixels, visible: Visible) -> NDArray[np.generic]:
-        """Scores (n, classes), or labels (n,), of mutants of one view, (n, *grid); nothing is cached or counted."""
-        return self.calls.evaluate(view, background, visible)
+        """Scores (n, classes), or labels (n,), of mutants of one view, (n, *grid); nothing is cached or counted.
+
+        No other rows share their batches.
+        """
+        with self._shield.lifted:
+            return self.calls.evaluate(view, background, visible)
 
     # One turn: take in a view, send a batch, or wait for one and go on with what it says.
 
@@ -141,7 +145,8 @@ class Engine:
     def _fill_up(self, run: _Progress[T], width: int) -> None:
         """Begin searches while there is room for them; one at a time once the device has something to do."""
         while len(run.active) < width and not run.done:
-            following = next(run.source, None)
+            with self._shield.lifted_elsewhere:
+                following = next(run.source, None)
             if following is None:
                 return
             self._begin(run, *following)
@@ -154,7 +159,8 @@ class Engine:
             return
         view, backgrounds = (work.view, work.backgrounds) if isinstance(work, Job) else (work[0].view, work[0].backgrounds)
         try:
-            staged = tuple(self.calls.stage(view, background) for background in backgrounds)
+            with self._shield.lifted:  # some models are evaluated here
+                staged = tuple(self.calls.stage(view, background) for background in backgrounds)
         except AnswerError as error:
             run.done.append(Outcome(index, None, "failure", Stats(), error))
             return
@@ -169,7 +175,7 @@ class Engine:
         """Continue the searches that have all they asked for."""
         settled = run.scheduler.settled
         if self.watch is not None:
-            with self._shield.lifted:
+            with self._shield.lifted_elsewhere:
                 for part in settled:
                     if isinstance(part, QuestionPart) and part.is_wanted and part.error is None:
                         self.watch(part.owner.index, part.owner.stats.calls)
@@ -217,18 +223,21 @@ class Engine:
                 self._advance(run, search, search.give_up(error))
 
     def _stop_all(self, run: _Progress[T]) -> None:
-        """An interrupt: every search is stopped, and none is begun any more."""
+        """An interrupt: every search is stopped, and none is begun any more. A model that hangs is not called again."""
+        hung_for = self._shield.hung_for
         run.source = iter(())
         run.scheduler.clear()
         for index, search in list(run.active.items()):
             if isinstance(search, FirstLook):
                 del run.active[index]
                 continue
-            search.stopped_by = "interrupt"
-            grace = search.stats.calls + GRACE * search.width
-            search.limit = grace if search.limit is None else min(search.limit, grace)
+            if hung_for is None:
+                stop = search.interrupt(GRACE)
+            else:
+                hang = AnswerError(f"the model had not answered for {hung_for:.0f} s when the search was interrupted")
+                stop = search.give_up(hang, "interrupt")
             try:
-                self._advance(run, search, Stop("interrupt", search.answers(search.known_prefix())))
+                self._advance(run, search, stop)
             except KeyboardInterrupt as error:
                 if self._shield.is_final:
                     raise
@@ -241,6 +250,8 @@ class Engine:
                 state = step(search.search, message)
             except BaseException as error:
                 del run.active[search.index]
+                if isinstance(error, Stop) and search.stopped_by == "interrupt":
+                    raise KeyboardInterrupt from None
                 if isinstance(error, Stop) and search.broken is not None:
                     raise search.broken from search.broken.__cause__
                 raise

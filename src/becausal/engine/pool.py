@@ -75,6 +75,7 @@ class ProcessQuestions:
     places: NDArray[np.intp]
     packed: NDArray[np.uint8]
     grid: Grid
+    is_alone: bool = False  # in a batch of its own
     sent: int = 0
     received: int = 0
     scores: list[tuple[int, NDArray[Any]]] = field(default_factory=list)
@@ -87,7 +88,7 @@ class ProcessQuestions:
 
     @property
     def kind(self) -> Hashable:
-        return self.grid, self.packed.shape[1:]
+        return self.grid, self.packed.shape[1:], id(self) if self.is_alone else 0
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -269,9 +270,9 @@ class SearchPool:
         self, process: SearchProcess, source: Iterator[tuple[int, Any]], progress: Callable[[Status], None] | None
     ) -> Iterator[tuple[int, Any]]:
         match process.line.recv():
-            case "ask", ticket, keys, which, packed, grid:
+            case "ask", ticket, keys, which, packed, grid, is_alone:
                 staged = [process.staged[k] for k in keys]
-                questions = ProcessQuestions(process, ticket, staged, which, packed, grid)
+                questions = ProcessQuestions(process, ticket, staged, which, packed, grid, is_alone)
                 if self._unreachable is not None:
                     questions.reply(self._unreachable)
                 else:

@@ -242,12 +242,19 @@ class RunningSearch(Generic[T]):
             self.stopped_by = "budget"
         return Stop(self.stopped_by, self.answers(known), self.broken)
 
-    def give_up(self, error: BecausalError) -> Stop:
-        """The model failed: nothing more is evaluated or awaited. A Stop with the answers there are."""
-        self.broken, self.stopped_by = error, "failure"
+    def interrupt(self, grace: int) -> Stop:
+        """Ctrl-C: at most `grace` further questions are evaluated. A Stop with the answers there are."""
+        self.stopped_by = "interrupt"
+        limit = self.stats.calls + grace * self.width
+        self.limit = limit if self.limit is None else min(self.limit, limit)
+        return Stop("interrupt", self.answers(self.known_prefix()))
+
+    def give_up(self, error: BecausalError, reason: str = "failure") -> Stop:
+        """The model failed, or hangs: nothing more is evaluated or awaited. A Stop with the answers there are."""
+        self.broken, self.stopped_by = error, reason
         self.turn += 1
         self.todo.clear()
-        return Stop("failure", self.answers(self.known_prefix()), error)
+        return Stop(reason, self.answers(self.known_prefix()), error)
 
     def known_prefix(self) -> int:
         """How many of the wave's first questions have an answer."""

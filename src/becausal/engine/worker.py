@@ -81,13 +81,25 @@ class RemoteClassifier:
     def submit(
         self, staged: Sequence[StagedElsewhere], which: NDArray[np.intp], packed: NDArray[np.uint8], grid: Grid
     ) -> "PendingBatch":
-        ticket = next(_keys)
-        self._line.send(("ask", ticket, [pair.key for pair in staged], which, packed, grid))
-        return PendingBatch(self, ticket)
+        return self._send(staged, which, packed, grid, is_alone=False)
 
     def ask(self, staged: Sequence[StagedElsewhere], which: NDArray[np.intp], visible: Visible) -> NDArray[Any]:
         packed = np.packbits(visible.reshape(len(visible), -1), axis=1)
-        return self.submit(staged, which, packed, visible.shape[1:]).collect()
+        return self._send(staged, which, packed, visible.shape[1:], is_alone=True).collect()
+
+    def _send(
+        self,
+        staged: Sequence[StagedElsewhere],
+        which: NDArray[np.intp],
+        packed: NDArray[np.uint8],
+        grid: Grid,
+        *,
+        is_alone: bool,
+    ) -> "PendingBatch":
+        """Have rows evaluated; is_alone: in a batch of their own."""
+        ticket = next(_keys)
+        self._line.send(("ask", ticket, [pair.key for pair in staged], which, packed, grid, is_alone))
+        return PendingBatch(self, ticket)
 
     def classify(self, pixels: Pixels) -> NDArray[Any]:
         raise AnswerError("whole images are classified in the process of the model")

@@ -92,4 +92,5 @@ def _describe(pixels: Pixels, has_channels: bool) -> str:
     sizes = "x".join(str(n) for n in grid)
     kind = "image" if has_channels and len(grid) == 2 else _NAMES.get(len(grid), "grid")
     tail = f" with {pixels.shape[-1]} channels last" if has_channels else " without channels"
-    return f"array read as a {kind} of {sizes}{tail}, {pixels.dtype}"
+    article = "an" if kind == "image" else "a"
+    return f"array read as {article} {kind} of {sizes}{tail}, {pixels.dtype}"

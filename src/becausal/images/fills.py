@@ -1,9 +1,10 @@
 """What masked pixels become: a full background image, made once in pixel space.
 
-A fill is written `black`, `grey`, `white`, `#rrggbb` or `r,g,b`, `mean`, `blur`, `noise`, `inpaint`, or
-`image:FILE`. A fill turns a view into a background of the same shape and type; a mutant shows the view where visible
-and the background elsewhere. All are made from the whole view before the search begins, so a masked pixel always
-becomes the same thing, whatever else is masked.
+A fill is written `black`, `grey`, `white`, `#rrggbb`, `mean`, `blur`, `noise`, `inpaint` or `image:FILE`, or as one
+number or one for each channel, `r,g,b`: 0..255 for images, in the data's own units for signals and volumes. A fill turns
+a view into a background of the same shape and type; a mutant shows the view where visible and the background elsewhere.
+All are made from the whole view before the search begins, so a masked pixel always becomes the same thing, whatever
+else is masked.
 """
 
 import re
@@ -18,6 +19,7 @@ from becausal.core.contracts import Pixels
 from becausal.core.errors import FillError, MissingExtraError
 
 NAMES = ("black", "grey", "white", "mean", "blur", "noise", "inpaint")
+_NUMBER = r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?"
 _LEVELS = {"black": 0.0, "grey": 128 / 255, "white": 1.0}
 
 
@@ -73,12 +75,27 @@ def _inpaint(view: Pixels) -> Pixels:
     return out
 
 
-def _colour(text: str) -> tuple[int, ...] | None:
-    if match := re.fullmatch(r"#([0-9a-fA-F]{6})", text):
-        return tuple(bytes.fromhex(match[1]))
-    if re.fullmatch(r"\d{1,3}(,\d{1,3})*", text):
-        return tuple(int(part) for part in text.split(","))
-    return None
+def _hex_colour(text: str) -> tuple[float, ...] | None:
+    """The shares of red, green and blue in #rrggbb."""
+    match = re.fullmatch(r"#([0-9a-fA-F]{6})", text)
+    return tuple(byte / 255 for byte in bytes.fromhex(match[1])) if match else None
+
+
+def _numbers(text: str) -> tuple[float, ...] | None:
+    """One number, or several separated by commas, in the view's own units."""
+    if not re.fullmatch(f"{_NUMBER}(,{_NUMBER})*", text):
+        return None
+    return tuple(float(part) for part in text.split(","))
+
+
+def _fits(values: NDArray[np.float64], view: Pixels) -> bool:
+    """Whether the numbers are one for all channels or one for each, and the view's type can hold them."""
+    if len(values) not in (1, view.shape[-1]):
+        return False
+    if view.dtype.kind in "ui":
+        limits = np.iinfo(view.dtype)
+        return bool(((values == np.rint(values)) & (values >= limits.min) & (values <= limits.max)).all())
+    return bool((np.abs(values) <= float(np.finfo(view.dtype).max)).all())
 
 
 def make_background(
@@ -102,13 +119,19 @@ def make_background(
             return _noise(view, rng)
         case "inpaint":
             return _inpaint(view)
-    if (colour := _colour(fill)) is not None:
-        if len(colour) not in (1, channels) or max(colour) > 255:
-            raise FillError(f"the fill {fill} does not fit {channels} channels of 0..255")
-        return _flat(view, low + np.array(colour, float) / 255 * (high - low))
+    if (colour := _hex_colour(fill)) is not None:
+        if channels != 3:
+            raise FillError(f"the fill {fill} does not fit {channels} channels: #rrggbb is for three")
+        return _flat(view, low + np.array(colour) * (high - low))
+    if (values := _numbers(fill)) is not None:
+        numbers = np.array(values)
+        if not _fits(numbers, view):
+            scale = "0..255" if view.dtype == np.uint8 else str(view.dtype)
+            raise FillError(f"the fill {fill} does not fit {channels} channels of {scale}")
+        return _flat(view, numbers)
     if fill.startswith("image:") and read_image is not None:
         other = read_image(fill.removeprefix("image:"))
         if other.shape != view.shape:
             raise FillError(f"the fill image has shape {other.shape}; the view has {view.shape}")
         return _as_type(other.astype(np.float64), view)
-    raise FillError(f"unknown fill {fill!r}: take one of {', '.join(NAMES)}, #rrggbb, r,g,b or image:FILE")
+    raise FillError(f"unknown fill {fill!r}: take one of {', '.join(NAMES)}, #rrggbb, r,g,b, a number or image:FILE")

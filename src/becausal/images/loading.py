@@ -9,7 +9,8 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from io import BufferedReader
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from becausal.core.contracts import Geometry, Grid, Pixels
-from becausal.core.errors import ImageError
+from becausal.core.errors import ImageError, InputError
+from becausal.core.files import open_regular
 from becausal.core.frames import Frame, plan_frame
 from becausal.core.text import one_line
 from becausal.images.arrays import Channels, read_array, read_npy, to_rgb
@@ -36,7 +38,7 @@ class InputImage:
 
     pixels: (h, w, 3) uint8 for images; (*grid, channels) of any real type for raw arrays.
     sha256: of the file's bytes, or of the array's. notes: what had to be done to read it.
-    squeeze: the original had no channel axis.
+    squeeze: the original had no channel axis. path: of the file, absolute; None for anything else.
     """
 
     pixels: Pixels
@@ -44,6 +46,7 @@ class InputImage:
     sha256: str
     notes: tuple[str, ...] = ()
     squeeze: bool = False
+    path: str | None = None
 
     @property
     def grid(self) -> Grid:
@@ -79,7 +82,8 @@ def load_image(source: Source, *, channels: Channels = "auto") -> InputImage:
         return InputImage(pixels, name, _digest(pixels.tobytes()), notes)
     if not isinstance(source, (str, bytes, os.PathLike)):
         raise ImageError(f"an image is a path, an array or a Pillow image, not {type(source).__name__}")
-    return _load_file(Path(os.fsdecode(source)), channels)
+    path = Path(os.fsdecode(source))
+    return replace(_load_file(path, channels), path=os.path.abspath(path))
 
 
 def make_view(image: InputImage, geometry: Geometry | None, *, channels: int | None = 3) -> View:
@@ -102,21 +106,30 @@ def make_view(image: InputImage, geometry: Geometry | None, *, channels: int | N
 
 def _load_file(path: Path, channels: Channels) -> InputImage:
     try:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-            size = file.tell()
-            file.seek(0)
-            magic = file.read(6)
+        with open_regular(path) as file:
+            return _read_file(file, path, channels)
     except FileNotFoundError:
         raise ImageError(f"there is no file {path}") from None
-    except (OSError, ValueError) as error:
+    except ImageError:
+        raise
+    except InputError as error:  # not a regular file
+        raise ImageError(str(error)) from None
+    except OSError as error:
         raise ImageError(f"{path} cannot be read: {error}") from None
+
+
+def _read_file(file: BufferedReader, path: Path, channels: Channels) -> InputImage:
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
+    size = file.tell()
+    file.seek(0)
+    magic = file.read(6)
+    file.seek(0)
     if size == 0:
         raise ImageError(f"{path} is empty: 0 bytes")
     if magic == b"\x93NUMPY" or path.suffix.lower() == ".npy":
         pixels, squeeze, notes = read_npy(path, channels)
         return InputImage(pixels, path.name, digest, notes, squeeze)
-    with _reading(path.name), Image.open(path) as image:
+    with _reading(path.name), Image.open(file) as image:
         pixels, notes = _decode(image, path.name)
     return InputImage(pixels, path.name, digest, notes)
 
@@ -148,10 +161,9 @@ def _decode(image: Image.Image, name: str) -> tuple[NDArray[np.uint8], tuple[str
     if image.width * image.height > _MOST_PIXELS:
         raise ImageError(_too_big(name))
     notes = []
-    frames = int(getattr(image, "n_frames", 1))
-    if frames > 1:
+    if getattr(image, "is_animated", False):  # without counting: a file may have very many frames
         image.seek(0)
-        notes.append(f"animated: first frame of {frames}")
+        notes.append("several frames: first frame used")
     image.load()
     upright = ImageOps.exif_transpose(image)
     rgb, more = _as_rgb(upright)

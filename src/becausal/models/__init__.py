@@ -4,12 +4,13 @@ load_model("photo_net.onnx")                    an ONNX file
 load_model("torch:net.py:build")                the nn.Module that build() returns; build:text calls build("text")
 load_model("python:net.py:predict")             any function from a batch of images to scores, or to labels
 load_model("hf:google/vit-base-patch16-224")    Hugging Face, by name or folder
-load_model("timm:resnet50"), load_model("torchvision:resnet50"), load_model("keras:net.keras")
+load_model("timm:resnet50"), load_model("torchvision:resnet50"), load_model("net.keras")
 load_model("oip:http://host:8000/v2/models/net") a model on a server, called through the Open Inference Protocol
 load_model("bundled")                           the small classifier of the package's own scenes
 """
 
 import importlib
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +24,9 @@ from becausal.models.labels import find_label, read_labels
 from becausal.models.loading import Loading
 from becausal.models.preprocess import Normalisation
 from becausal.models.settings import ModelSettings, resolve_settings
+
+# onnxruntime reads this when it is imported, here or in a user's own file; disable_telemetry_events() comes too late.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __all__ = ["KINDS", "Loading", "ModelKind", "as_classifier", "find_label", "load_model", "open_model", "read_labels"]
 
@@ -57,6 +61,7 @@ KINDS: dict[str, ModelKind] = {
     ),
     "bundled": ModelKind("bundled", None, "bundled", "the small classifier of the package's own scenes"),
 }
+_SUFFIXES = {".onnx": "onnx", ".keras": "keras", ".h5": "keras", ".hdf5": "keras"}  # files that need no prefix
 
 
 def load_model(
@@ -203,8 +208,9 @@ def _split_spec(spec: str) -> tuple[str, str]:
     kind, colon, target = spec.partition(":")
     if kind in KINDS and (target or (kind == "bundled" and not colon)):
         return kind, target
-    if spec.lower().endswith(".onnx") and kind not in KINDS:
-        return "onnx", spec
+    suffix = Path(spec).suffix.lower()
+    if suffix in _SUFFIXES and kind not in KINDS:
+        return _SUFFIXES[suffix], spec
     forms = ", ".join(item.form for item in KINDS.values())
     raise ModelError(f"{spec!r} is not a model specification; expected one of {forms}")
 

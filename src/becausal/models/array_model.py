@@ -43,6 +43,9 @@ class ArrayClassifier:
         self._report = report
         self._lock = threading.Lock()
 
+    def __repr__(self) -> str:
+        return f"<ArrayClassifier {self.info}>"
+
     @property
     def info(self) -> ModelInfo:
         return replace(self._info, notes=(*self._info.notes, *self._report()))

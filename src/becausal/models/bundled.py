@@ -6,7 +6,6 @@ from typing import Any, final
 from becausal.core.contracts import Classifier
 from becausal.core.errors import ModelError
 from becausal.models import onnx_file
-from becausal.models.array_model import ArrayClassifier
 from becausal.models.labels import read_labels
 from becausal.models.preprocess import PRESETS
 from becausal.models.settings import ModelSettings
@@ -16,9 +15,12 @@ from becausal.models.settings import ModelSettings
 class BundledClassifier:
     """The bundled ONNX model, with the same network as a torch module for methods that need gradients."""
 
-    def __init__(self, onnx: ArrayClassifier) -> None:
+    def __init__(self, onnx: Classifier) -> None:
         self.info, self.batch_size, self.fixed_sizes = onnx.info, onnx.batch_size, onnx.fixed_sizes
         self.stage, self.ask, self.classify = onnx.stage, onnx.ask, onnx.classify
+
+    def __repr__(self) -> str:
+        return f"<BundledClassifier {self.info}>"
 
     def torch_form(self) -> tuple[Any, Any]:
         """The torch module, and the function that normalises pixels (n, h, w, 3) to its input (n, 3, h, w)."""

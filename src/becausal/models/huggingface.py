@@ -25,7 +25,7 @@ def load(target: str, settings: ModelSettings) -> TorchClassifier:
 
     Raises NetworkError if it must be downloaded and cannot be, ModelError if it is not an image classifier.
     """
-    import_torch("a Hugging Face model")
+    import_torch("a Hugging Face model", "hf")
     try:
         import transformers
     except ImportError:
@@ -35,7 +35,10 @@ def load(target: str, settings: ModelSettings) -> TorchClassifier:
         _reach_hub(target)
     with _quiet(transformers):
         try:
-            module = transformers.AutoModelForImageClassification.from_pretrained(target, local_files_only=is_local)
+            # Without trust_remote_code=False the library would ask on stdin whether it may run code from the hub.
+            module = transformers.AutoModelForImageClassification.from_pretrained(
+                target, local_files_only=is_local, trust_remote_code=False
+            )
         except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
             raise ModelError(f"hf:{target} cannot be loaded: {one_line(error, 200)}") from error
         processor = _find_processor(transformers, target, is_local=is_local)
@@ -157,7 +160,7 @@ def _reach_hub(name: str) -> None:
 
 def _find_processor(transformers: Any, target: str, *, is_local: bool) -> Any | None:
     try:
-        return transformers.AutoImageProcessor.from_pretrained(target, local_files_only=is_local)
+        return transformers.AutoImageProcessor.from_pretrained(target, local_files_only=is_local, trust_remote_code=False)
     except (OSError, ValueError, KeyError, ImportError):
         return None
 

@@ -1,5 +1,6 @@
 """Saved Keras models, with whichever backend Keras is configured for."""
 
+import importlib.util
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,25 +16,41 @@ from becausal.models.compose import Composer, Layout
 from becausal.models.outputs import Returns, make_decoder, make_probe_images, name_classes
 from becausal.models.preprocess import PRESETS
 from becausal.models.settings import ModelSettings
-from becausal.models.user_code import file_sha256
+from becausal.models.user_code import check_file, file_sha256, stdout_to_stderr
 
+_BACKENDS = ("torch", "jax", "tensorflow")
 _NORMALISING_LAYERS = ("Rescaling", "Normalization")
 
 
 def load(target: str, settings: ModelSettings) -> ArrayClassifier:
     """The classifier in a .keras or .h5 file. Raises ModelError if the file is not one."""
     path = Path(target)
-    if not path.is_file():
-        raise ModelError(f"there is no file {path}")
+    check_file(path)
+    keras = _import_keras()
     try:
-        import keras
-    except ImportError:
-        raise MissingExtraError("keras", "keras", "a Keras model") from None
-    try:
-        model = keras.saving.load_model(path, compile=False)
+        with stdout_to_stderr():
+            model = keras.saving.load_model(path, compile=False)
     except Exception as error:  # Keras and its backends raise all kinds of errors
         raise ModelError(f"{path} cannot be loaded as a Keras model: {one_line(error, 200)}") from error
     return wrap(model, settings, spec=f"keras:{target}", sha256=file_sha256(path))
+
+
+def _import_keras() -> Any:
+    """The Keras library. Raises MissingExtraError if it, or the backend it is configured for, is not installed."""
+    try:
+        import keras
+    except ImportError as error:
+        if error.name == "keras":
+            packages = "pip install keras torch, then set KERAS_BACKEND=torch (or use tensorflow or jax)"
+            raise MissingExtraError("keras", "keras", "a Keras model", advice=packages) from None
+        missing = error.name or one_line(error, 80)
+        installed = [name for name in _BACKENDS if importlib.util.find_spec(name) is not None]
+        advice = " or ".join(f"set KERAS_BACKEND={name}" for name in installed)
+        advice = advice or "pip install torch, then set KERAS_BACKEND=torch (or use tensorflow or jax)"
+        raise MissingExtraError(
+            f"{missing.partition('.')[0]}, its backend", "keras", "Keras is installed, but", advice=advice
+        ) from None
+    return keras
 
 
 def is_model(model: Any) -> bool:
@@ -58,7 +75,8 @@ def wrap(model: Any, settings: ModelSettings, *, spec: str | None = None, sha256
 
     def run(batch: NDArray[Any]) -> NDArray[Any]:
         # A copy: a backend may keep the memory, and the composer reuses it.
-        return np.asarray(ops.convert_to_numpy(model(batch.copy(), training=False)))
+        with stdout_to_stderr():
+            return np.asarray(ops.convert_to_numpy(model(batch.copy(), training=False)))
 
     composer = Composer(plan.normalisation.apply, layout=layout, dtype=np.dtype(np.float32))
     fixed = (int(shape[0]),) if shape[0] else ()

@@ -3,15 +3,31 @@
 A class is identified by its id; names may repeat (ImageNet has two cranes).
 """
 
+import ast
 import difflib
 import json
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from becausal.core.errors import ModelError, TargetError
+from becausal.core.errors import InputError, ModelError, TargetError
+from becausal.core.files import open_regular
 
 _SYNSET = re.compile(r"(n\d{8})[\s,:]+(.+)")
+_METADATA_KEYS = ("names", "labels", "classes", "class_names", "id2label", "categories")
+_MAX_METADATA = 4_000_000  # characters
+_MAX_FILE = 64 * 2**20  # bytes
+
+
+@dataclass(frozen=True)
+class MetadataLabels:
+    """Class names in a model's metadata, and the key they are under."""
+
+    key: str
+    names: tuple[str, ...]
 
 
 def read_labels(path: str | Path) -> tuple[str, ...]:
@@ -39,34 +55,65 @@ def read_synsets(path: str | Path) -> tuple[str, ...] | None:
     return synsets if synsets and len(synsets) == len(found) else None
 
 
-def find_label(wanted: str | int, labels: Sequence[str] | None, classes: int | None = None) -> int:
+def read_metadata_labels(metadata: Mapping[str, str]) -> MetadataLabels | None:
+    """The class names in the metadata of a file: a list or an object from id to name, as JSON or as a Python literal."""
+    for key in _METADATA_KEYS:
+        text = metadata.get(key, "").strip()
+        if not text.startswith(("[", "{", "(")) or len(text) > _MAX_METADATA:
+            continue
+        for parse in (json.loads, ast.literal_eval):  # neither runs code
+            try:
+                names = _as_names(parse(text))
+            except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+                continue
+            if names:
+                return MetadataLabels(key, names)
+    return None
+
+
+def choose_labels(
+    given: tuple[str, ...] | None, found: MetadataLabels | None, classes: int | None
+) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """The given class names, else those in the metadata if their number fits, and a note. classes: None if not known."""
+    if given is not None or found is None or classes is None:
+        return given, ()
+    if len(found.names) != classes:
+        count = f"{len(found.names)} names, but the model has {classes} classes"
+        return None, (f"the class names in the file's metadata are not used: {found.key!r} has {count}",)
+    return found.names, (f"class names read from the file's metadata, {found.key!r}",)
+
+
+def find_label(wanted: str | int, labels: Sequence[str] | Mapping[int, str] | None, classes: int | None = None) -> int:
     """Find the id of a class.
 
     Args:
         wanted: The class's name, one of its comma-separated names, or its id; case does not matter.
-        labels: Class names, in order of their ids.
+        labels: Class names, in order of their ids, or by their ids where a model returns names without listing them.
         classes: Number of classes, if it is known and `labels` is None.
 
     Raises:
         TargetError: The name is unknown (the message lists similar ones) or not unique, or there is no such id.
     """
-    count = classes if classes is not None else (len(labels) if labels is not None else None)
+    is_listed = labels is None or not isinstance(labels, Mapping)
+    known = dict(labels) if isinstance(labels, Mapping) else dict(enumerate(labels or ()))
+    count = classes if classes is not None else (len(known) if labels is not None and is_listed else None)
     text = str(wanted).strip()
-    if match := re.fullmatch(r"(?:class )?(-?\d+)", text):
-        return _check_id(int(match[1]), count)
-    if not labels:
-        raise TargetError(f"the model has no class names, so {text!r} cannot be found: give its id, or use --labels FILE")
-    names = [_normalise_name(name) for name in labels]
+    names = {i: _normalise_name(name) for i, name in known.items()}
     name = _normalise_name(text)
-    found = [i for i, known in enumerate(names) if known == name]
-    found = found or [i for i, known in enumerate(names) if name in [part.strip() for part in known.split(",")]]
+    found = [i for i, other in names.items() if other == name]
+    match = re.fullmatch(r"(?:class )?(-?\d{1,20})", text)
+    if match and (is_listed or not found):  # names without ids of their own may be digits
+        return _check_id(int(match[1]), count)
+    if not known:
+        raise TargetError(f"the model has no class names, so {text!r} cannot be found: give its id, or use --labels FILE")
+    found = found or [i for i, other in names.items() if name in [part.strip() for part in other.split(",")]]
     if len(found) == 1:
         return found[0]
     if found:
         raise TargetError(f"{text!r} is the name of classes {' and '.join(str(i) for i in found)}: give the id")
     similar = _find_similar(name, names)
-    hint = "; similar: " + ", ".join(f"{labels[i]} ({i})" for i in similar) if similar else ""
-    raise TargetError(f"no class is named {text!r} among {len(labels)}{hint}")
+    hint = "; similar: " + ", ".join(f"{known[i]} ({i})" if is_listed else known[i] for i in similar) if similar else ""
+    raise TargetError(f"no class is named {text!r} among {len(known)}{hint}")
 
 
 def _check_id(number: int, count: int | None) -> int:
@@ -75,10 +122,11 @@ def _check_id(number: int, count: int | None) -> int:
     return number
 
 
-def _find_similar(name: str, names: Sequence[str]) -> list[int]:
-    containing = [i for i, known in enumerate(names) if name and name in known]
-    close = difflib.get_close_matches(name, names, n=5, cutoff=0.6)
-    return list(dict.fromkeys([*containing, *(names.index(known) for known in close)]))[:5]
+def _find_similar(name: str, names: Mapping[int, str]) -> list[int]:
+    containing = [i for i, known in names.items() if name and name in known]
+    by_name = {known: i for i, known in reversed(list(names.items()))}
+    close = difflib.get_close_matches(name, list(names.values()), n=5, cutoff=0.6)
+    return list(dict.fromkeys([*containing, *(by_name[known] for known in close)]))[:5]
 
 
 def _normalise_name(name: str) -> str:
@@ -87,9 +135,18 @@ def _normalise_name(name: str) -> str:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        return read_text(path, _MAX_FILE)
+    except (OSError, ValueError, InputError) as error:
         raise ModelError(f"the labels file {path} cannot be read: {error}") from None
+
+
+def read_text(path: Path, max_bytes: int) -> str:
+    """The text of a regular file. Raises OSError, InputError, or ValueError if it is not UTF-8 or too large."""
+    with open_regular(path) as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise ValueError(f"it is larger than {max_bytes >> 20} MiB")
+    return content.decode("utf-8-sig")
 
 
 def _parse_lines(text: str) -> tuple[str, ...]:
@@ -101,19 +158,25 @@ def _parse_lines(text: str) -> tuple[str, ...]:
 
 
 def _parse_json(text: str, path: Path) -> tuple[str, ...]:
-    expected = f"{path} must contain a JSON list of names, or an object from 0, 1, 2, … to names"
     try:
-        value = json.loads(text)
+        return _as_names(json.loads(text))
     except json.JSONDecodeError as error:
         raise ModelError(f"{path} is not a JSON file: {error}") from None
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        expected = "a JSON list of names, or an object from 0, 1, 2, … to names"
+        raise ModelError(f"{path} must contain {expected}") from None
+
+
+def _as_names(value: Any) -> tuple[str, ...]:
+    """Names from a list, or an object from id to name (or to [synset, name]). Raises ValueError or TypeError."""
     if isinstance(value, dict):
-        try:
-            by_id = {int(key): item for key, item in value.items()}
-        except ValueError:
-            raise ModelError(expected) from None
+        by_id = {int(key): item for key, item in value.items()}
         if sorted(by_id) != list(range(len(by_id))):
-            raise ModelError(expected)
+            raise ValueError("ids must be 0, 1, 2, …")
         value = [by_id[i] for i in range(len(by_id))]
-    if not isinstance(value, list):
-        raise ModelError(expected)
-    return tuple(str(item[-1]) if isinstance(item, list) and item else str(item) for item in value)
+    if not isinstance(value, (list, tuple)):
+        raise TypeError("expected a list or an object")
+    names = [item[-1] if isinstance(item, (list, tuple)) and item else item for item in value]
+    if not all(isinstance(name, str) or (isinstance(name, (int, float)) and math.isfinite(name)) for name in names):
+        raise TypeError("a name must be a text or a finite number")
+    return tuple(str(name) for name in names)

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from becausal.core.errors import OptionError
 from becausal.core.options import option
+from becausal.core.schema import read_fields
 from becausal.models.endpoint.options import as_pairs, without_secrets
 from becausal.models.outputs import RETURNS
 from becausal.models.preprocess import PRESETS, Normalisation
@@ -115,19 +116,19 @@ class Loading:
         """The options behind a `record`.
 
         Raises:
-            OptionError: The record has an unknown option, or a normalisation that cannot be read.
+            OptionError: The record has an unknown option, or a value of another type; the message names it.
         """
         known = {f.name for f in fields(cls)}
         if unknown := sorted(set(record) - known):
             raise OptionError(f"unknown loading option {unknown[0]!r}; expected {', '.join(sorted(known))}")
-        given: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in record.items()}
+        given = dict(record)
         if isinstance(given.get("preprocess"), Mapping):
-            saved = dict(given["preprocess"])
             try:
-                given["preprocess"] = Normalisation(**(saved | {"mean": tuple(saved["mean"]), "std": tuple(saved["std"])}))
-            except (KeyError, TypeError) as error:
+                normalisation = Normalisation(**read_fields(Normalisation, given.pop("preprocess"), complete=True))
+            except OptionError as error:
                 raise OptionError(f"the recorded normalisation cannot be read: {error}") from None
-        return cls(**given)
+            return cls(preprocess=normalisation, **read_fields(cls, given))
+        return cls(**read_fields(cls, given))
 
     def over(self, saved: Self) -> Self:
         """These options where they differ from the defaults, else the saved ones; endpoint options are appended."""

@@ -2,6 +2,7 @@
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,46 +14,73 @@ from becausal.core.errors import ModelError
 from becausal.core.text import one_line
 from becausal.models.array_model import ArrayClassifier, RunBatch, run_padded
 from becausal.models.compose import Composer
+from becausal.models.labels import MetadataLabels, choose_labels, read_metadata_labels
+from becausal.models.onnx_arrays import INPUT_TYPES, takes_arrays, wrap_arrays
 from becausal.models.onnx_binding import BoundSession
-from becausal.models.outputs import NAMED_OUTPUTS, make_decoder, make_probe_images, name_classes
+from becausal.models.onnx_graph import find_last_operation
+from becausal.models.outputs import OutputClues, make_decoder, make_probe_images, name_classes, output_kind
+from becausal.models.python_function import PythonClassifier
 from becausal.models.settings import ModelSettings
 from becausal.models.signature import ImageInput, TensorInfo, find_tensor, pick_output, read_image_input
-from becausal.models.user_code import file_sha256
-
-_INPUT_TYPES = ("float", "float16", "double", "uint8", "int8", "int32", "int64")
+from becausal.models.user_code import check_file, file_sha256
 
 
-def load(target: str, settings: ModelSettings, *, spec: str | None = None) -> ArrayClassifier:
-    """The classifier in an ONNX file. Raises ModelError if it is not one, or does not take images."""
+def load(target: str, settings: ModelSettings, *, spec: str | None = None) -> ArrayClassifier | PythonClassifier:
+    """The classifier in an ONNX file. Raises ModelError if it is not one, or takes neither images nor arrays."""
     path, device = Path(target), settings.loading.device
     session = _open(path, settings)
     inputs, outputs = _read_tensors(session.get_inputs()), _read_tensors(session.get_outputs())
-    image_input = _find_input(inputs, settings)
-    plan = settings.plan_preprocessing(image_input.channels, image_input.grid, is_integer=image_input.dtype.kind in "iu")
+    tensor = _find_tensor(inputs, settings)
     output, output_notes = pick_output(outputs, settings.output_name, axes=(2,), hint="`output_name` in a TOML file")
-    composer = Composer(plan.normalisation.apply, layout=image_input.layout, dtype=image_input.dtype, is_incremental=True)
-    run = _make_run(session, image_input.tensor.name, output.name, device)
-    fixed, batch_size = _batch_sizes(image_input, settings)
-    probe = _probe(run, composer.batch(make_probe_images(plan.geometry.grid, plan.channels)), fixed, path)
-    decoder, decoder_notes = make_decoder(
-        probe,
-        returns=settings.returns or NAMED_OUTPUTS.get(output.name.lower()),
-        source="the option" if settings.returns else f"the name {output.name}",
-    )
+    run = _make_run(session, tensor.name, output.name, device)
     info = ModelInfo(
         spec=spec or f"onnx:{target}",
         kind="onnx",
-        geometry=plan.geometry,
-        channels=plan.channels,
-        labels=name_classes(decoder, settings.labels),
-        output=decoder.kind,
-        normalisation=str(plan.normalisation),
+        geometry=None,
+        channels=None,
+        labels=settings.labels,
+        output=output_kind(settings.returns),
+        normalisation="none",
         sha256=file_sha256(path),
         device=device,
         inputs="; ".join(str(tensor) for tensor in inputs),
         outputs="; ".join(str(tensor) for tensor in outputs),
-        notes=(*image_input.notes, *plan.notes, *output_notes, *decoder_notes),
+        notes=output_notes,
         loading=settings.loading.record(),
+    )
+    names = None if settings.labels else read_metadata_labels(session.get_modelmeta().custom_metadata_map)
+    clues = OutputClues(output.name, lambda: find_last_operation(path, output.name))
+    if takes_arrays(tensor, settings.layout):
+        return wrap_arrays(tensor, run, info, settings, clues=clues, names=names, classes=output.shape[-1:])
+    return _wrap_images(tensor, run, info, settings, clues=clues, names=names, path=path)
+
+
+def _wrap_images(
+    tensor: TensorInfo,
+    run: RunBatch,
+    info: ModelInfo,
+    settings: ModelSettings,
+    *,
+    clues: OutputClues,
+    names: MetadataLabels | None,
+    path: Path,
+) -> ArrayClassifier:
+    """A network with an input of images as a classifier."""
+    image_input = read_image_input(tensor, settings.layout, types=INPUT_TYPES, axes=(4,), hint="`layout` in a TOML file")
+    plan = settings.plan_preprocessing(image_input.channels, image_input.grid, is_integer=image_input.dtype.kind in "iu")
+    composer = Composer(plan.normalisation.apply, layout=image_input.layout, dtype=image_input.dtype, is_incremental=True)
+    fixed, batch_size = _batch_sizes(image_input, settings)
+    probe = _probe(run, composer.batch(make_probe_images(plan.geometry.grid, plan.channels)), fixed, path)
+    decoder, decoder_notes = make_decoder(probe, returns=settings.returns, source="the option", clues=clues)
+    labels, label_notes = choose_labels(info.labels, names, decoder.classes)
+    info = replace(
+        info,
+        geometry=plan.geometry,
+        channels=plan.channels,
+        labels=name_classes(decoder, labels),
+        output=decoder.kind,
+        normalisation=str(plan.normalisation),
+        notes=(*image_input.notes, *plan.notes, *info.notes, *decoder_notes, *label_notes),
     )
     return ArrayClassifier(info, composer, run, decoder, batch_size=batch_size, fixed_sizes=fixed)
 
@@ -61,8 +89,7 @@ def _open(path: Path, settings: ModelSettings) -> Any:
     import onnxruntime
 
     onnxruntime.disable_telemetry_events()
-    if not path.is_file():
-        raise ModelError(f"there is no file {path}")
+    check_file(path)
     device = settings.loading.device
     providers: list[Any] = ["CPUExecutionProvider"]
     if re.fullmatch(r"cuda(:\d+)?", device):
@@ -103,12 +130,11 @@ def _read_tensors(items: Any) -> tuple[TensorInfo, ...]:
     return tuple(read(item) for item in items)
 
 
-def _find_input(inputs: tuple[TensorInfo, ...], settings: ModelSettings) -> ImageInput:
-    if len(inputs) > 1 and settings.input_name is None:
-        names = ", ".join(tensor.name for tensor in inputs)
+def _find_tensor(inputs: tuple[TensorInfo, ...], settings: ModelSettings) -> TensorInfo:
+    if not inputs or (len(inputs) > 1 and settings.input_name is None):
+        names = ", ".join(tensor.name for tensor in inputs) or "none"
         raise ModelError(f"the model has {len(inputs)} inputs ({names}); an image classifier has one")
-    tensor = find_tensor(inputs, settings.input_name or inputs[0].name, "input")
-    return read_image_input(tensor, settings.layout, types=_INPUT_TYPES, axes=(4,), hint="`layout` in a TOML file")
+    return find_tensor(inputs, settings.input_name or inputs[0].name, "input")
 
 
 def _make_run(session: Any, input_name: str, output_name: str, device: str) -> RunBatch:

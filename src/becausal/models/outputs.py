@@ -1,5 +1,6 @@
 """What a network's raw output means, and its conversion to probabilities. Softmax is applied at most once."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -14,6 +15,23 @@ RETURNS: tuple[Returns, ...] = get_args(Returns)
 NAMED_OUTPUTS: dict[str, Returns] = {"probs": "probabilities", "probabilities": "probabilities", "logits": "logits"}
 
 _SUM_TOLERANCE = 1e-3
+_LAST_OPERATIONS: dict[str, Returns] = {
+    "sigmoid": "multilabel", "hardsigmoid": "multilabel", "softmax": "probabilities", "linear": "logits",
+    "conv2d": "logits", "gemm": "logits", "matmul": "logits", "add": "logits", "conv": "logits",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class OutputClues:
+    """What may decide the meaning of values that leave a choice.
+
+    Attributes:
+        name: Name of the output tensor.
+        find_last: Finds the kind of the network's last operation, e.g. "Sigmoid"; None if it is not known.
+    """
+
+    name: str = ""
+    find_last: Callable[[], str | None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -67,6 +85,8 @@ def as_table(raw: NDArray[Any]) -> NDArray[Any]:
     """Raw output as (n, columns): axes of size one after the second are dropped, (n,) becomes (n, 1)."""
     if raw.ndim == 0:
         raise AnswerError("the model returned a single number; expected one row per image")
+    if raw.dtype.kind == "c":
+        raise AnswerError("the model returned complex numbers; expected real scores")
     table = raw.reshape(len(raw), 1) if raw.ndim == 1 else raw
     if table.ndim > 2 and sum(side > 1 for side in table.shape[1:]) <= 1:
         table = table.reshape(len(table), -1)
@@ -76,17 +96,23 @@ def as_table(raw: NDArray[Any]) -> NDArray[Any]:
 
 
 def make_decoder(
-    probe: NDArray[Any], *, returns: Returns | None, source: str = "an option"
+    probe: NDArray[Any],
+    *,
+    returns: Returns | None,
+    source: str = "an option",
+    clues: OutputClues | None = None,
 ) -> tuple[OutputDecoder, tuple[str, ...]]:
     """The decoder for a network's output, and notes where the values decided or contradict the statement.
 
     Args:
         probe: Raw output for the probe images.
-        returns: What is stated about the output; None to detect it from the values.
+        returns: What is stated about the output; None to detect it from its name, the values and the last operation.
         source: Where the statement comes from, for messages.
+        clues: Used where nothing is stated.
 
     Raises:
-        ModelError: The output is not one row per image, or its values rule out what is stated.
+        ModelError: The output is not one row per image, its values rule out what is stated, or nothing decides what
+            they mean.
     """
     try:
         table = as_table(probe)
@@ -97,9 +123,13 @@ def make_decoder(
     classes = 2 if is_single else columns
     if np.issubdtype(table.dtype, np.integer) and is_single and returns in (None, "labels"):
         return OutputDecoder("labels", 0), ("the model returns labels only, no scores",)
+    clues = clues or OutputClues()
+    named = NAMED_OUTPUTS.get(clues.name.lower())
+    if returns is None and named is not None and not (named == "probabilities" and _is_undecided(table)):
+        returns, source = named, f"the name {clues.name}"
     if returns is None:
-        detected: Returns = "probabilities" if looks_like_probabilities(table) else "logits"
-        return OutputDecoder(detected, classes, is_single), (_detection_note(detected, is_single),)
+        detected, note = _detect(table, clues)
+        return OutputDecoder(detected, classes, is_single), (note,)
     if returns == "logits" and not is_single and looks_like_probabilities(table):
         note = f"{source} states logits, but the values are probabilities: no softmax applied"
         return OutputDecoder("probabilities", classes), (note,)
@@ -109,6 +139,36 @@ def make_decoder(
             f"{'logits' if returns == 'probabilities' else 'multilabel-logits'} instead"
         )
     return OutputDecoder(returns, classes, is_single and returns != "labels"), ()
+
+
+def _detect(table: NDArray[Any], clues: OutputClues) -> tuple[Returns, str]:
+    """What the values mean, and a note. Raises ModelError where neither values nor name nor last operation decide."""
+    is_single = table.shape[1] == 1
+    is_exclusive = looks_like_probabilities(table)
+    if is_single or not (is_exclusive or _is_undecided(table)):
+        returns: Returns = "probabilities" if is_exclusive else "logits"
+        return returns, _detection_note(returns, is_single)
+    last = clues.find_last() or ""
+    known = _LAST_OPERATIONS.get(last.lower())
+    if known == "multilabel":
+        return known, f"the last operation is {last}: labels are independent (detected; override with --returns)"
+    if is_exclusive:
+        return "probabilities", _detection_note("probabilities", is_single=False)
+    if known == "logits":
+        return known, f"the last operation is {last}, so {_detection_note(known, is_single=False)}"
+    if any(word in clues.name.lower() for word in ("sigmoid", "prob")):
+        return "multilabel", f"the name and the values of {clues.name} show independent labels (override with --returns)"
+    raise ModelError(
+        "the model's outputs are in 0..1 but do not sum to 1: independent probabilities, or logits that happen to be "
+        "small? Add --returns multilabel or --returns logits"
+    )
+
+
+def _is_undecided(table: NDArray[Any]) -> bool:
+    """Whether the values could be independent probabilities as well as logits."""
+    values = table.astype(np.float64)
+    is_within = bool(np.isfinite(values).all() and values.min() >= 0.0 and values.max() <= 1.0)
+    return is_within and not looks_like_probabilities(table)
 
 
 def looks_like_probabilities(table: NDArray[Any]) -> bool:

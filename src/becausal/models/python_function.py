@@ -14,13 +14,27 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import ModelInfo, Pixels, Visible
+from becausal.core.contracts import ModelInfo, Pixels, Visible, name_id
 from becausal.core.errors import AnswerError
 from becausal.models.compose import Composer, StagedArrays
-from becausal.models.outputs import OutputDecoder, make_decoder, make_probe_images, name_classes, output_kind
+from becausal.models.outputs import (
+    OutputClues,
+    OutputDecoder,
+    make_decoder,
+    make_probe_images,
+    name_classes,
+    output_kind,
+)
 from becausal.models.preprocess import plan_geometry
 from becausal.models.settings import ModelSettings
-from becausal.models.user_code import call, file_sha256, load_function, read_constants, split_target
+from becausal.models.user_code import (
+    call,
+    file_sha256,
+    load_function,
+    read_constants,
+    split_target,
+    stdout_to_stderr,
+)
 
 Predict = Callable[[NDArray[Any]], Any]
 
@@ -30,18 +44,27 @@ class PythonClassifier:
     """A function, called with batches.
 
     What its output means is detected with the first image, unless it is stated; until then `info.output` may change.
-    `info.labels` grows when a function that returns names returns a new one. keeps_channel_axis: whether arrays with one
-    channel keep the channel axis; it is dropped otherwise, since arrays without one have it only inside this package.
+    `info.names` grows when a function that returns names returns a new one; its id follows from the name alone.
+    keeps_channel_axis: whether arrays with one channel keep the channel axis; it is dropped otherwise, since arrays
+    without one have it only inside this package. clues: what helps to understand the output.
     """
 
     def __init__(
-        self, function: Predict, info: ModelInfo, settings: ModelSettings, *, keeps_channel_axis: bool = False
+        self,
+        function: Predict,
+        info: ModelInfo,
+        settings: ModelSettings,
+        *,
+        keeps_channel_axis: bool = False,
+        clues: OutputClues | None = None,
     ) -> None:
         self._function = function
         self._info = info
         self._returns = settings.returns
-        self._labels = list(settings.labels or ())
+        self._ids = {name: i for i, name in reversed(list(enumerate(settings.labels or ())))}  # the first of equal names
+        self._names: dict[int, str] = {}
         self._decoder: OutputDecoder | None = None
+        self._clues = clues
         self._keeps_channel_axis = keeps_channel_axis
         self._batch_size = settings.loading.batch_size or 32
         self._lock = threading.RLock()
@@ -49,10 +72,12 @@ class PythonClassifier:
         # A new batch each time: the function may keep it, or write to it.
         self._composer = Composer(prepare, reuses_buffer=False)
 
+    def __repr__(self) -> str:
+        return f"<PythonClassifier {self.info}>"
+
     @property
     def info(self) -> ModelInfo:
-        labels = self._info.labels if self._info.output != "labels" else tuple(self._labels) or None
-        return replace(self._info, labels=labels)
+        return replace(self._info, names=dict(self._names))
 
     @property
     def batch_size(self) -> int:
@@ -80,8 +105,9 @@ class PythonClassifier:
             if self._decoder is not None:
                 return
             raw = self._call(self._composer.batch(probe))
-            decoder, notes = make_decoder(raw, returns=self._returns, source="RETURNS or --returns")
-            labels = name_classes(decoder, tuple(self._labels) or None)
+            source = "RETURNS or --returns"
+            decoder, notes = make_decoder(raw, returns=self._returns, source=source, clues=self._clues)
+            labels = name_classes(decoder, self._info.labels)
             self._info = replace(self._info, output=decoder.kind, labels=labels, notes=(*self._info.notes, *notes))
             self._decoder = decoder
 
@@ -94,7 +120,8 @@ class PythonClassifier:
         if batch.shape[-1] == 1 and not self._keeps_channel_axis:
             batch = batch[..., 0]
         rows = len(batch)
-        output = as_array(self._function(batch))
+        with stdout_to_stderr():
+            output = as_array(self._function(batch))
         if len(output.shape) == 0 or len(output) != rows:
             raise AnswerError(f"the function returned shape {output.shape} for {rows} images; expected one row per image")
         if output.dtype.kind not in "OUS":
@@ -103,13 +130,14 @@ class PythonClassifier:
             return np.array([self._as_id(item) for item in output.reshape(rows, -1)[:, 0]], np.int64)
 
     def _as_id(self, item: Any) -> int:
-        """A label's id; a name that is not known yet gets the next one."""
-        name = item.decode() if isinstance(item, bytes) else item
+        """A label's id: its place among the given labels, or that of its name."""
+        name = item.decode("utf-8", "replace") if isinstance(item, bytes) else item
         if not isinstance(name, str):
             return int(name)
-        if name not in self._labels:
-            self._labels.append(str(name))
-        return self._labels.index(name)
+        if name not in self._ids:
+            self._ids[str(name)] = name_id(name)
+            self._names[name_id(name)] = str(name)
+        return self._ids[name]
 
 
 def as_array(output: Any) -> NDArray[Any]:

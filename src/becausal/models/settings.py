@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 from becausal.core.contracts import Geometry
-from becausal.core.errors import ModelError, OptionError
+from becausal.core.errors import InputError, ModelError, OptionError
+from becausal.core.text import one_line
 from becausal.models.compose import Layout
-from becausal.models.labels import read_labels
+from becausal.models.labels import read_labels, read_text
 from becausal.models.loading import Loading
 from becausal.models.outputs import Returns, parse_returns
 from becausal.models.preprocess import (
@@ -33,6 +34,8 @@ from becausal.models.preprocess import (
 _NORMALISATION_KEYS = ("preprocess", "mean", "std", "scale", "order")
 _OTHER_KEYS = ("resize", "crop", "interpolation", "labels", "returns", "input", "output_name", "layout")
 KEYS = (*_NORMALISATION_KEYS, *_OTHER_KEYS)
+_MAX_FILE = 64 * 2**20  # bytes
+_MAX_VALUES = 2**26  # of one input image: 4,000 x 4,000 in colour fits, and some copies of it in memory
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,9 @@ class ModelSettings:
         """
         normalisation, notes = choose_normalisation(self.normalisation, channels=channels, is_integer=is_integer)
         geometry, more = plan_geometry(grid, resize=self.resize, crop=self.crop, interpolation=self.interpolation)
+        h, w = geometry.grid
+        if h * w * channels > _MAX_VALUES:
+            raise ModelError(f"an input of {h}x{w} with {channels} channels is too large for an image classifier")
         return Preprocessing(normalisation, geometry, 3 if normalisation.order == "grey" else channels, (*notes, *more))
 
 
@@ -103,13 +109,15 @@ def resolve_settings(file: Path | None, loading: Loading) -> ModelSettings:
         ModelError: The TOML file does not exist or cannot be read.
     """
     loading.check()
-    toml = file.with_suffix(".toml") if file is not None else None
+    toml = file.with_suffix(".toml") if file is not None and file.name else None
+    if toml is not None and not toml.is_file():
+        toml = None
     normalisation, resize, crop = None, None, None
     if isinstance(loading.preprocess, Normalisation):
         normalisation = loading.preprocess
     elif loading.preprocess is not None and str(loading.preprocess).endswith(".toml"):
         toml = Path(loading.preprocess)
-        if not toml.is_file():
+        if not toml.exists():
             raise ModelError(f"there is no file {toml}")
     elif loading.preprocess is not None:
         normalisation = parse_normalisation(str(loading.preprocess))
@@ -123,26 +131,28 @@ def resolve_settings(file: Path | None, loading: Loading) -> ModelSettings:
         returns=parse_returns(loading.returns) if loading.returns is not None else None,
         loading=loading,
     )
-    return given.over(read_toml(toml)) if toml is not None and toml.is_file() else given
+    return given.over(read_toml(toml)) if toml is not None else given
 
 
 def read_toml(path: Path) -> ModelSettings:
     """The settings in a TOML file. Raises ModelError that names the file and the key."""
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ModelError(f"{path} cannot be read: {error}") from None
+        content = tomllib.loads(read_text(path, _MAX_FILE))
+    except RecursionError:
+        raise ModelError(f"{path} cannot be read: it is nested too deeply") from None
+    except (OSError, ValueError, InputError) as error:
+        raise ModelError(f"{path} cannot be read: {one_line(error, 200)}") from None
     if unknown := sorted(set(content) - set(KEYS)):
         raise ModelError(f"{path} has an unknown key {unknown[0]!r}; expected {', '.join(KEYS)}")
     try:
         resize, crop = parse_resize(content["resize"]) if "resize" in content else (None, None)
-        labels = content.get("labels")
+        labels = _read_labels(content, path.parent)
         return ModelSettings(
             normalisation=_read_normalisation(content),
             resize=resize,
             crop=as_size(content["crop"]) if "crop" in content else crop,
             interpolation=parse_interpolation(content["interpolation"]) if "interpolation" in content else None,
-            labels=as_labels(path.parent / labels if isinstance(labels, str) else labels),
+            labels=as_labels(labels),
             returns=parse_returns(content["returns"]) if "returns" in content else None,
             input_name=_read_name(content, "input"),
             output_name=_read_name(content, "output_name"),
@@ -182,8 +192,21 @@ def _read_normalisation(content: dict[str, Any]) -> Normalisation | None:
 def _read_floats(value: Any, key: str, length: int | None = None) -> tuple[float, ...]:
     values = value if isinstance(value, list) else [value]
     if not values or not all(type(n) in (int, float) for n in values) or (length and len(values) != length):
-        raise OptionError(f"{key} is {value!r}; expected a number" + ("" if length else " or a list of numbers"))
-    return tuple(float(n) for n in values)
+        expected = "a number" if length else "a number or a list of numbers"
+        raise OptionError(f"{key} is {one_line(repr(value), 80)}; expected {expected}")
+    try:
+        return tuple(float(n) for n in values)
+    except OverflowError:
+        raise OptionError(f"{key} is too large; expected a number such as 0.5") from None
+
+
+def _read_labels(content: dict[str, Any], folder: Path) -> Path | list[str] | None:
+    labels = content.get("labels")
+    if isinstance(labels, str):
+        return folder / labels
+    if labels is not None and not (isinstance(labels, list) and all(isinstance(name, str) for name in labels)):
+        raise OptionError("labels must be a file, or a list of names in quotes")
+    return labels
 
 
 def _read_name(content: dict[str, Any], key: str) -> str | None:

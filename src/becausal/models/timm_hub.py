@@ -12,7 +12,7 @@ from becausal.models.torch_module import TorchClassifier, import_torch, wrap
 
 def load(target: str, settings: ModelSettings) -> TorchClassifier:
     """The model of that name. Raises NetworkError if its weights must be downloaded and cannot be."""
-    import_torch("a timm model")
+    import_torch("a timm model", "timm")
     try:
         import timm
     except ImportError:

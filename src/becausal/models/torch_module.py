@@ -11,12 +11,19 @@ from numpy.typing import NDArray
 from becausal.core.contracts import Grid, ModelInfo, Pixels, Promise, Visible
 from becausal.core.errors import MissingExtraError, ModelError
 from becausal.core.text import one_line
-from becausal.models.outputs import OutputDecoder, make_decoder, make_probe_images, name_classes
+from becausal.models.outputs import OutputClues, OutputDecoder, make_decoder, make_probe_images, name_classes
 from becausal.models.preprocess import LUMINANCE, Normalisation
 from becausal.models.settings import ModelSettings
 from becausal.models.torch_compose import DeviceComposer, HostComposer, make_composer
 from becausal.models.torch_device import DeviceRunner
-from becausal.models.user_code import call, file_sha256, load_function, read_constants, split_target
+from becausal.models.user_code import (
+    call,
+    file_sha256,
+    load_function,
+    read_constants,
+    split_target,
+    stdout_to_stderr,
+)
 
 Tensor = Any  # torch.Tensor; torch is imported only when a torch model is loaded
 
@@ -53,6 +60,9 @@ class TorchClassifier:
         self._runner: DeviceRunner | None = None
         if info.device.startswith("cuda") and isinstance(composer, DeviceComposer):
             self._runner = DeviceRunner(self._network, self._decode, composer, _sizes(self._part), info.device)
+
+    def __repr__(self) -> str:
+        return f"<TorchClassifier {self.info}>"
 
     @property
     def info(self) -> ModelInfo:
@@ -156,7 +166,8 @@ class TorchClassifier:
         import torch
 
         if self._info.device == "cpu":
-            return first_tensor(self.module(batch))
+            with stdout_to_stderr():
+                return first_tensor(self.module(batch))
         # True float32: TF32, the default for convolutions, changes probabilities by up to 0.01
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
             return first_tensor(self.module(batch))
@@ -227,7 +238,8 @@ def wrap(
     raw = _probe(torch, module, images)
     if isinstance(composer, HostComposer) and not torch.equal(before, images):
         composer.disable_patching()
-    decoder, notes = make_decoder(raw, returns=settings.returns)
+    clues = OutputClues(find_last=lambda: _find_last_layer(torch, module, images))
+    decoder, notes = make_decoder(raw, returns=settings.returns, clues=clues)
     h, w = plan.geometry.grid
     info = ModelInfo(
         spec=spec or f"module {type(module).__name__}",
@@ -248,12 +260,12 @@ def wrap(
     return TorchClassifier(module, info, plan.normalisation, composer, decoder, batch_size=batch_size)
 
 
-def import_torch(purpose: str) -> Any:
-    """The torch library. Raises MissingExtraError if it is not installed."""
+def import_torch(purpose: str, extra: str = "torch") -> Any:
+    """The torch library. Raises MissingExtraError, which names the extra, if it is not installed."""
     try:
         import torch
     except ImportError:
-        raise MissingExtraError("torch", "torch", purpose) from None
+        raise MissingExtraError("torch", extra, purpose) from None
     return torch
 
 
@@ -280,12 +292,30 @@ def _move(torch: Any, module: Any, device: str, *, half: bool) -> Any:
 
 
 def _probe(torch: Any, module: Any, batch: Tensor) -> NDArray[Any]:
-    with torch.inference_mode():
+    with torch.inference_mode(), stdout_to_stderr():
         try:
             return _to_numpy(first_tensor(module(batch)))
         except Exception as error:  # the module is the user's code: any error is possible
             message = f"{type(error).__name__}: {one_line(error, 200)}"
             raise ModelError(f"the module cannot classify a batch of shape {tuple(batch.shape)}: {message}") from error
+
+
+def _find_last_layer(torch: Any, module: Any, batch: Tensor) -> str | None:
+    """The kind of the layer whose output is the module's, e.g. "Sigmoid"; None if the module computes on it further."""
+    last: list[tuple[str, Any]] = []
+    leaves = [layer for layer in module.modules() if next(layer.children(), None) is None]
+    handles: list[Any] = []
+    try:
+        for layer in leaves:
+            handles.append(layer.register_forward_hook(lambda of, _, out: last.append((type(of).__name__, out))))
+        with torch.inference_mode(), stdout_to_stderr():
+            output = first_tensor(module(batch))
+    except RuntimeError:  # scripted modules take no hooks
+        return None
+    finally:
+        for handle in handles:
+            handle.remove()
+    return last[-1][0] if last and last[-1][1] is output else None
 
 
 def _to_numpy(raw: Tensor) -> NDArray[Any]:

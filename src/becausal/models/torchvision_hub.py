@@ -14,7 +14,7 @@ def load(target: str, settings: ModelSettings) -> TorchClassifier:
 
     Raises NetworkError if the weights must be downloaded and cannot be.
     """
-    import_torch("a torchvision model")
+    import_torch("a torchvision model", "torchvision")
     try:
         from torchvision import models
     except ImportError:

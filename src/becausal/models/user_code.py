@@ -10,15 +10,18 @@ import hashlib
 import importlib.util
 import re
 import sys
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TextIO
 
 from becausal.core.contracts import Geometry
-from becausal.core.errors import BecausalError, ModelError
+from becausal.core.errors import BecausalError, InputError, ModelError
+from becausal.core.files import open_regular
 from becausal.core.text import one_line
 from becausal.models.outputs import parse_returns
 from becausal.models.preprocess import parse_normalisation, parse_resize
@@ -37,8 +40,7 @@ def split_target(target: str, kind: str) -> tuple[Path, str, str | None]:
 
 def load_function(path: Path, name: str) -> tuple[Callable[..., Any], ModuleType]:
     """A function of a Python file, and the file as a module. Raises ModelError for any error in the file."""
-    if not path.is_file():
-        raise ModelError(f"there is no file {path}")
+    check_file(path)
     unique = f"becausal_user_{path.stem}_{file_sha256(path)[:12]}"
     spec = importlib.util.spec_from_file_location(unique, path.resolve())
     if spec is None or spec.loader is None:
@@ -48,7 +50,8 @@ def load_function(path: Path, name: str) -> tuple[Callable[..., Any], ModuleType
     folder = str(path.resolve().parent)
     sys.path.insert(0, folder)  # so that the file can import its neighbours, as when it is run
     try:
-        spec.loader.exec_module(module)
+        with stdout_to_stderr():
+            spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[unique]
         raise ModelError(f"{path} cannot be loaded: {describe_error(error, path)}") from error
@@ -64,7 +67,8 @@ def load_function(path: Path, name: str) -> tuple[Callable[..., Any], ModuleType
 def call(function: Callable[..., Any], path: Path, *arguments: Any) -> Any:
     """Call a function of the user's file while loading. Raises ModelError for any error in it."""
     try:
-        return function(*arguments)
+        with stdout_to_stderr():
+            return function(*arguments)
     except BecausalError as error:
         raise ModelError(f"{path}: {error}") from None
     except (Exception, SystemExit) as error:
@@ -108,5 +112,43 @@ def read_constants(module: ModuleType | None, function: Any, folder: Path) -> Mo
     return settings
 
 
+def check_file(path: Path) -> None:
+    """Raise ModelError unless it is a regular file that can be read."""
+    try:
+        open_regular(path).close()
+    except FileNotFoundError:
+        raise ModelError(f"there is no file {path}") from None
+    except (OSError, InputError) as error:
+        raise ModelError(str(error) if isinstance(error, InputError) else f"{path} cannot be read: {error}") from None
+
+
 def file_sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    digest = hashlib.sha256()
+    with open_regular(path) as file:
+        while piece := file.read(2**20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+class _Redirection:
+    """Where sys.stdout was before it was redirected, and how many threads want it redirected."""
+
+    lock = threading.Lock()
+    count = 0
+    before: TextIO | None = None
+
+
+@contextmanager
+def stdout_to_stderr() -> Iterator[None]:
+    """What the user's code prints goes to stderr: stdout may carry JSON. Unlike redirect_stdout, threads may overlap."""
+    with _Redirection.lock:
+        if _Redirection.count == 0:
+            _Redirection.before, sys.stdout = sys.stdout, sys.stderr
+        _Redirection.count += 1
+    try:
+        yield
+    finally:
+        with _Redirection.lock:
+            _Redirection.count -= 1
+            if _Redirection.count == 0 and _Redirection.before is not None:
+                sys.stdout, _Redirection.before = _Redirection.before, None

@@ -13,16 +13,17 @@ from becausal.render.figures import INK, SOFT, new_figure, png_bytes, printable
 from becausal.render.painting import Painted, dilate, paint_explanation, paint_image, paint_map
 from becausal.render.sheets import Sheet, enlarge, lay_out
 from becausal.render.signals import draw_curve, draw_level
-from becausal.render.wording import format_confidence, format_label, format_share
+from becausal.render.wording import as_text, format_confidence, format_share, question
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLUMNS = ("method", "size", "overlap", "insertion", "deletion", "confidence", "pieces", "calls", "seconds")
+COLUMNS = ("method", "size", "minimal", "overlap", "insertion", "deletion", "confidence", "pieces", "calls", "seconds")
 CLIP_PERCENTILE = 99  # maps are clipped here and at 100 minus this, so that a few extreme pixels do not hide the rest
 _SIDE, _GAP, _HEAD, _MARGIN = 1.62, 0.30, 0.42, 0.30  # inches
 _PAIR = 2 * _SIDE + 0.05  # the width of two images
+_FLAG = "#9c2b1f"
 _GROUND_TRUTH = np.array([255, 176, 32], np.uint8)
 
 
@@ -34,6 +35,7 @@ def format_row(row: Row) -> dict[str, str]:
     return {
         "method": row.method,
         "size": format_share(found.size),
+        "minimal": _format_minimal(found),
         "overlap": "" if row.overlap is None else format_share(row.overlap),
         "insertion": "" if curves is None else f"{curves.insertion_area:.3f}",
         "deletion": "" if curves is None else f"{curves.deletion_area:.3f}",
@@ -44,16 +46,51 @@ def format_row(row: Row) -> dict[str, str]:
     }
 
 
+def choose_columns(comparison: Comparison) -> list[str]:
+    """The columns that mean something here: overlap needs ground truth, minimal a grain that was asked for."""
+    left_out = {"overlap"} if comparison.truth is None else set()
+    if comparison.first.origin.grain is None:
+        left_out.add("minimal")
+    return [column for column in COLUMNS if column not in left_out]
+
+
 def describe_settings(comparison: Comparison) -> str:
-    """The settings that all methods share, in a few words."""
+    """The settings that all methods share, in a few words, and the methods whose sets are not minimal as asked."""
+    coarser = [row.method for row in comparison.rows if row.is_coarser]
+    return _describe_fill(comparison) + (f" (not reached by {', '.join(coarser)})" if coarser else "")
+
+
+def describe_image(comparison: Comparison) -> str:
+    """The caption of the image: the settings and the legend."""
+    count = sum(row.is_coarser for row in comparison.rows)
+    coarser = f" ({count} of {len(comparison.rows)} not)" if count else ""
+    return _describe_fill(comparison) + coarser + ("" if comparison.truth is None else "; occluder outlined in orange")
+
+
+def describe_shortfall(row: Row) -> str:
+    """What a row lacks because its search ended early, in a few words; empty where nothing."""
+    found = row.explanation
+    if found is None:
+        return ""
+    reasons = {"budget": "out of budget", "interrupt": "interrupted", "failure": "the model failed"}
+    words = [] if found.stopped_by == "finished" else [reasons.get(found.stopped_by, found.stopped_by)]
+    if row.is_coarser:
+        grain = found.checks.minimal_grain
+        words.append("not minimal" if grain is None else f"minimal at {grain} px only")
+    return ", ".join(words)
+
+
+def _describe_fill(comparison: Comparison) -> str:
     origin = comparison.first.origin
     grain = "" if origin.grain is None else f", minimised to {origin.grain} px"
     return f"fill {' and '.join(origin.fills)}{grain}"
 
 
-def describe_image(comparison: Comparison) -> str:
-    """The caption of the image: the settings and the legend."""
-    return describe_settings(comparison) + ("" if comparison.truth is None else "; occluder outlined in orange")
+def _format_minimal(explanation: ExplanationRecord) -> str:
+    if explanation.origin.grain is None:
+        return ""
+    grain = explanation.checks.minimal_grain
+    return "no" if grain is None else f"{grain} px"
 
 
 def comparison_png(comparison: Comparison) -> bytes:
@@ -95,7 +132,7 @@ def _plot_cards(comparison: Comparison) -> "Figure":
     height = 2 * _MARGIN + 0.35 + lines * (tall + _HEAD) + (lines - 1) * 0.5 * _GAP
     figure = new_figure(width, height)
     figure.set_layout_engine("none")
-    title = printable(f"Why {format_label(first)}?  {first.origin.image}", 90)
+    title = printable(f"{as_text(question(first))}  {first.origin.image}", 90)
     figure.text(_MARGIN / width, 1 - _MARGIN / height, title, fontsize=13, color=INK, va="top", weight="bold",
                 parse_math=False)  # fmt: skip
     for number, row in enumerate((None, *comparison.rows)):
@@ -117,8 +154,10 @@ class _Card:
         self._left, self._top, self._tall = left, top, tall
         self._width, self._height = figure.get_size_inches()
 
-    def set_title(self, name: str, text: str) -> None:
-        """Write a name and a line of text above the images."""
+    def set_title(self, name: str, text: str, *, flag: str = "") -> None:
+        """Write a name and a line of text above the images, and a warning at the right of the name."""
+        x, y = (self._left + _PAIR) / self._width, (self._top + 0.21) / self._height
+        self._figure.text(x, y, flag, fontsize=7.5, color=_FLAG, ha="right")
         for line, above, size, colour, weight in ((name, 0.21, 10.5, INK, "bold"), (text, 0.06, 7.5, SOFT, "normal")):
             x, y = self._left / self._width, (self._top + above) / self._height
             self._figure.text(x, y, line, fontsize=size, color=colour, weight=weight, parse_math=False)
@@ -145,7 +184,7 @@ def _draw_image(card: _Card, comparison: Comparison) -> None:
         return
     axes = card.add_axes(1)
     axes.set_axis_off()
-    legend = "left: the map\nright: the explanation,\nsufficient for the label"
+    legend = "left: the map\nright: the explanation,\nsufficient on its own"
     axes.text(0.06, 0.5, legend, fontsize=8, color=SOFT, va="center")
 
 
@@ -167,7 +206,7 @@ def _draw_method(card: _Card, row: Row) -> None:
         words.insert(1, f"{cells['overlap']} on the occluder")
     if row.curves is not None:
         words.insert(-2, f"ins. {row.curves.insertion_area:.2f}")
-    card.set_title(row.method, "  ·  ".join(words))
+    card.set_title(row.method, "  ·  ".join(words), flag=describe_shortfall(row))
     sheet = lay_out(clip_map(row.explanation))
     card.add_image(0, paint_map(sheet))
     card.add_image(1, paint_explanation(sheet))
@@ -175,11 +214,13 @@ def _draw_method(card: _Card, row: Row) -> None:
 
 def _plot_signals(comparison: Comparison) -> "Figure":
     """One row per method that ran: the signal with its explanation, and the map."""
-    ran = [(row.method, row.explanation) for row in comparison.rows if row.explanation is not None]
+    ran = [(row, row.explanation) for row in comparison.rows if row.explanation is not None]
     figure = new_figure(10.0, 1.7 * len(ran) + 0.6)
     panels = figure.subplots(len(ran), 2, squeeze=False, width_ratios=(3, 2))
-    for (method, explanation), (left, right) in zip(ran, panels, strict=True):
+    for (row, explanation), (left, right) in zip(ran, panels, strict=True):
         draw_curve(left, explanation)
         draw_level(right, explanation)
-        left.set_title(f"{method}: {format_share(explanation.size)}", loc="left", fontsize=9, color=INK)
+        shortfall = f" ({found})" if (found := describe_shortfall(row)) else ""
+        title = f"{row.method}: {format_share(explanation.size)}{shortfall}"
+        left.set_title(title, loc="left", fontsize=9, color=INK, parse_math=False)
     return figure

@@ -6,22 +6,24 @@ from becausal.core.comparison import Comparison, Row
 from becausal.core.metrics import STEPS
 from becausal.render.comparison import (
     CLIP_PERCENTILE,
-    COLUMNS,
+    choose_columns,
     clip_map,
     comparison_png,
     describe_image,
     describe_settings,
+    describe_shortfall,
     format_row,
     paint_ground_truth,
 )
 from becausal.render.pages import data_uri, render_page
 from becausal.render.painting import as_png, colour_stops, paint_explanation, paint_image, paint_map
 from becausal.render.sheets import lay_out
-from becausal.render.wording import format_confidence
+from becausal.render.wording import as_text, describe_target, question
 
 MEANINGS = {
     "size": "share of the view in the explanation: the set found by the method itself (causal), else the shortest prefix "
     "of the map's ranking that keeps the label",
+    "minimal": "side of the cells of which none can be removed; no: the search ended before that was proved",
     "overlap": "share of the explanation that lies on the occluder",
     "insertion": f"area under the label's probability while pixels are revealed, highest first, in {STEPS} steps",
     "deletion": f"area under the label's probability while pixels are masked, highest first, in {STEPS} steps",
@@ -37,16 +39,19 @@ CONTROLS = ("random", "centre")
 def render_comparison(comparison: Comparison) -> str:
     """The page as text; no scripts, no external fonts, images or styles."""
     is_signal = comparison.first.visible.ndim == 1
-    columns = [c for c in COLUMNS if comparison.truth is not None or c != "overlap"]
+    columns = choose_columns(comparison)
     return render_page(
         "comparison.html",
         first=comparison.first,
-        confidence=format_confidence(comparison.first.confidence),
+        question=question(comparison.first),
+        title=as_text(question(comparison.first)),
+        target=describe_target(comparison.first),
         count=len(comparison.rows),
         settings=describe_settings(comparison),
         columns=[(c, ARROWS.get(c, "")) for c in columns],
         rows=_format_rows(comparison, columns),
         meanings=[(c, MEANINGS[c]) for c in columns[1:]],
+        shortfalls=[(row.method, text) for row in comparison.rows if (text := describe_shortfall(row))],
         failures=[(row.method, row.error) for row in comparison.rows if row.explanation is None],
         signal=data_uri(comparison_png(comparison)) if is_signal else "",
         cards=[] if is_signal else _paint_cards(comparison),
@@ -56,16 +61,22 @@ def render_comparison(comparison: Comparison) -> str:
 
 
 def _format_rows(comparison: Comparison, columns: list[str]) -> list[dict[str, Any]]:
-    """The lines of the table: cells as (text, is best of its column)."""
+    """The lines of the table: cells as (text, class)."""
     ran = [row for row in comparison.rows if row.explanation is not None]
     ranked = {c: [value for row in ran if (value := _value(row, c)) is not None] for c in ARROWS}
     best = {c: (max if ARROWS[c] == "↑" else min)(values) for c, values in ranked.items() if values}
     lines = []
     for row in ran:
         text = format_row(row)
-        cells = [(text[c], c in best and _value(row, c) == best[c]) for c in columns[1:]]
+        cells = [(text[c], _cell_class(row, c, best)) for c in columns[1:]]
         lines.append({"method": row.method, "is_control": row.method in CONTROLS, "cells": cells})
     return lines
+
+
+def _cell_class(row: Row, column: str, best: dict[str, float]) -> str:
+    if column == "minimal" and row.is_coarser:
+        return "flag"
+    return "best" if column in best and _value(row, column) == best[column] else ""
 
 
 def _value(row: Row, column: str) -> float | None:
@@ -97,7 +108,8 @@ def _paint_cards(comparison: Comparison) -> list[dict[str, Any]]:
             sheet = lay_out(clip_map(row.explanation))
             painted.append((sheet, [paint_map(sheet), paint_explanation(sheet)]))
             cells = format_row(row)
-            text = f"{cells['size']} of the view, {cells['calls']} calls, {cells['seconds']} s"
+            shortfall = f"; {found}" if (found := describe_shortfall(row)) else ""
+            text = f"{cells['size']} of the view, {cells['calls']} calls, {cells['seconds']} s{shortfall}"
             cards.append({"title": row.method, "text": text, "alt": f"Map and explanation by {row.method}: {text}"})
     return [
         card | {"images": [data_uri(as_png(pixels, sheet)) for pixels in images]}

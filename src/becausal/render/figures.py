@@ -3,15 +3,27 @@
 They are drawn with matplotlib objects on the Agg canvas, never through pyplot: no global state, no window, any thread.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from io import BytesIO
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
+from becausal.core.checks import CheckedSet
 from becausal.core.explanation import ExplanationRecord
-from becausal.render.painting import COLORMAP, Painted, as_png, paint_explanation, paint_image, paint_map
-from becausal.render.sheets import Sheet, lay_out
-from becausal.render.signals import draw_curve, draw_level
-from becausal.render.wording import format_count, format_label, format_share, unit_name
+from becausal.render.painting import (
+    COLORMAP,
+    COLOURS,
+    Painted,
+    as_png,
+    paint_explanation,
+    paint_image,
+    paint_map,
+    stack_pngs,
+)
+from becausal.render.sheets import MIN_WIDTH, Sheet, lay_out
+from becausal.render.signals import SHADES, draw_curve, draw_level
+from becausal.render.wording import format_count, format_label, format_share, headline, list_claims, unit_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,19 +35,25 @@ DPI = 144
 
 
 def explanation_png(explanation: ExplanationRecord) -> bytes:
-    """The explanation as PNG: only the (enlarged) pixels for an image, a small figure for a signal or a volume."""
+    """The explanation as PNG: only the (enlarged) pixels for an image, a small figure for a signal or a volume.
+
+    Several explanations have a legend below, with the numbers of each.
+    """
     match explanation.visible.ndim:
         case 1:
-            figure = new_figure(7.2, 2.6)
+            figure = new_figure(7.2, 2.6 + _legend_height(explanation))
             draw_curve(figure.add_subplot(), explanation)
+            _add_legend(figure, explanation)
             return png_bytes(figure)
         case 2:
             sheet = lay_out(explanation)
-            return as_png(paint_explanation(sheet), sheet)
+            png = as_png(paint_explanation(sheet), sheet)
+            return stack_pngs(png, _legend_png(explanation, sheet)) if explanation.others else png
         case _:
             sheet = lay_out(explanation)
-            figure = new_figure(5.0, 5.0 * _aspect_ratio(sheet) + 0.4)
+            figure = new_figure(5.0, 5.0 * _aspect_ratio(sheet) + 0.4 + _legend_height(explanation))
             show_sheet(figure.add_subplot(), paint_explanation(sheet), sheet)
+            _add_legend(figure, explanation)
             return png_bytes(figure)
 
 
@@ -43,38 +61,43 @@ def plot_map(explanation: ExplanationRecord) -> "Figure":
     """The map over the image, with a colour bar and a title."""
     title = f"{format_label(explanation)} by {explanation.origin.method}"
     if explanation.visible.ndim == 1:
-        figure = new_figure(7.2, 3.6)
+        figure = new_figure(7.2, 3.6 + _legend_height(explanation))
         _draw_signal(figure, explanation)
         set_title(figure.axes[0], title, size=10)
+        _add_legend(figure, explanation)
         return figure
     sheet = lay_out(explanation)
-    figure = new_figure(5.4, 4.6 * _aspect_ratio(sheet) + 0.5)
+    figure = new_figure(5.4, 4.6 * _aspect_ratio(sheet) + 0.5 + _legend_height(explanation))
     axes = figure.add_subplot()
     show_sheet(axes, paint_map(sheet), sheet)
     set_title(axes, title, size=10, pad=18 if sheet.tiles[0].caption else 8)
     _add_colour_bar(figure, axes, sheet)
+    _add_legend(figure, explanation)
     return figure
 
 
 def plot(explanation: ExplanationRecord) -> "Figure":
-    """The image, the map and the explanation side by side; for a signal its curve above the map."""
+    """The image, the map and the explanation side by side; for a signal its curve above the map. Notes are below."""
+    notes = [line for note in explanation.notes for line in wrap(printable(f"Note: {note}", 400), 150)]
+    height = _legend_height(explanation, notes)
     if explanation.visible.ndim == 1:
-        figure = new_figure(8.4, 4.2)
+        figure = new_figure(8.4, 4.4 + height)
         _draw_signal(figure, explanation)
     else:
         sheet = lay_out(explanation)
-        figure = new_figure(10.8, 3.5 * min(_aspect_ratio(sheet), 2.5) + 0.75)
+        figure = new_figure(10.8, 3.5 * min(_aspect_ratio(sheet), 2.5) + 0.95 + height)
         panels = figure.subplots(1, 3)
         pad = 16 if sheet.tiles[0].caption else 6
         for axes, painted, title in zip(
             panels,
             (paint_image(sheet), paint_map(sheet), paint_explanation(sheet)),
-            ("model input", "responsibility", f"sufficient for {printable(explanation.label, 28)}"),
+            ("model input", "responsibility", "explanations" if explanation.others else "explanation"),
             strict=True,
         ):
             show_sheet(axes, painted, sheet)
             set_title(axes, title, size=9, colour=SOFT, pad=pad)
-    figure.suptitle(_headline(explanation), fontsize=11, color=INK, parse_math=False)
+    figure.suptitle("\n".join(_title_lines(explanation)), fontsize=11, color=INK, parse_math=False)
+    _add_legend(figure, explanation, notes)
     return figure
 
 
@@ -143,22 +166,54 @@ def _draw_signal(figure: "Figure", explanation: ExplanationRecord) -> None:
     upper.tick_params(labelbottom=False)
 
 
-def _headline(explanation: ExplanationRecord) -> str:
-    checks = explanation.checks
-    claims = ["sufficient" if checks.sufficient else "NOT sufficient"]
-    if checks.minimal_grain is not None:
-        claims.append(f"minimal at {checks.minimal_grain} px")
-    if checks.necessary is not None:
-        claims.append("necessary" if checks.necessary else "not necessary")
-    parts = [
-        printable(format_label(explanation), 48),
-        f"{format_share(explanation.size)} of the {unit_name(explanation)}s",
-        ", ".join(claims),
-        format_count(explanation.calls, "model call"),
-    ]
+def _title_lines(explanation: ExplanationRecord) -> list[str]:
+    """The headline, long labels shortened, and below it what was checked and what it cost."""
+    sentence = "".join(printable(span.text, 40) if span.is_label else span.text for span in headline(explanation))
+    facts = [] if explanation.others else [", ".join(list_claims(explanation))]  # else they are in the legend
+    facts.append(format_count(explanation.calls, "model call"))
     if explanation.stopped_by != "finished":
-        parts.append(f"stopped by {explanation.stopped_by}")
-    return "  ·  ".join(parts)
+        facts.append(f"stopped by {explanation.stopped_by}")
+    width = 95 if explanation.visible.ndim == 1 else 130
+    return [*wrap(sentence, width), "  ·  ".join(facts)]
+
+
+def _legend_height(explanation: ExplanationRecord, notes: Sequence[str] = (), *, lines: int = 1) -> float:
+    """In inches; `lines` for each explanation."""
+    count = len(notes) + (lines * len(explanation.sets) if explanation.others else 0)
+    return 0.19 * count + 0.15 if count else 0.0
+
+
+def _add_legend(
+    figure: "Figure", explanation: ExplanationRecord, notes: Sequence[str] = (), *, separator: str = ", "
+) -> None:
+    """Below a figure: the colour and the numbers of each of several explanations, then the notes."""
+    from matplotlib.patches import Patch
+
+    sets = explanation.sets if explanation.others else ()
+    colours = SHADES if explanation.visible.ndim == 1 else COLOURS
+    handles = [Patch(facecolor=colours[i % len(colours)], edgecolor=INK, linewidth=0.7) for i in range(len(sets))]
+    texts = [f"{number}  {_describe_short(found, separator)}" for number, found in enumerate(sets, start=1)]
+    handles += [Patch(alpha=0.0) for _ in notes]
+    if not handles:
+        return
+    length = 1.2 if sets else 0.0
+    legend = figure.legend(handles, [*texts, *notes], loc="outside lower left", fontsize=8, labelcolor=INK, frameon=False,
+                           labelspacing=0.35, handlelength=length, handletextpad=0.7 if sets else 0.0)  # fmt: skip
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
+def _describe_short(found: CheckedSet, separator: str) -> str:
+    size, alone, *claims = [f"{format_share(found.size)} of the {unit_name(found)}s", *list_claims(found)]
+    return f"{size}, {alone}{separator}{', '.join(claims)}" if claims else f"{size}, {alone}"
+
+
+def _legend_png(explanation: ExplanationRecord, sheet: Sheet) -> bytes:
+    """The legend alone, as wide as the sheet, on two lines for each explanation."""
+    width = max(sheet.visible.shape[1] * sheet.scale, MIN_WIDTH)
+    figure = new_figure(width / DPI, _legend_height(explanation, lines=2) + 0.1)
+    _add_legend(figure, explanation, separator="\n    ")
+    return png_bytes(figure)
 
 
 def _aspect_ratio(sheet: Sheet) -> float:

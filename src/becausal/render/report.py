@@ -3,16 +3,22 @@
 from typing import Any
 
 from becausal.core.explanation import ExplanationRecord
+from becausal.render.command import format_command
 from becausal.render.figures import plot_map, png_bytes
 from becausal.render.pages import data_uri, format_shape, render_page
-from becausal.render.painting import as_png, colour_stops, paint_explanation, paint_image, paint_map, paint_mutant
-from becausal.render.sheets import choose_slices, lay_out
+from becausal.render.painting import COLOURS, as_png, colour_stops, paint_explanation, paint_image, paint_map, paint_mutant
+from becausal.render.sheets import lay_out, slices_of
+from becausal.render.signals import SHADES
 from becausal.render.wording import (
+    as_text,
     describe_checks,
+    describe_extent,
     describe_stop,
     describe_target,
-    format_command,
     format_confidence,
+    headline,
+    list_claims,
+    question,
     unit_name,
 )
 
@@ -22,11 +28,13 @@ def render_report(explanation: ExplanationRecord) -> str:
     return render_page(
         "report.html",
         explanation=explanation,
+        question=as_text(question(explanation)),
+        headline=headline(explanation),
         unit=unit_name(explanation),
-        confidence=format_confidence(explanation.confidence),
         alone=format_confidence(explanation.checks.confidence),
         stopped=describe_stop(explanation),
         images=_paint_images(explanation),
+        several=_list_sets(explanation) if explanation.others else [],
         colour_stops=colour_stops(),
         view=_describe_view(explanation),
         described=describe_checks(explanation),
@@ -52,14 +60,34 @@ def _paint_images(explanation: ExplanationRecord) -> dict[str, str]:
     return {"signal": ""} | {name: data_uri(as_png(pixels, sheet)) for name, pixels in painted.items()}
 
 
+def _list_sets(explanation: ExplanationRecord) -> list[dict[str, Any]]:
+    """Each of several explanations: its colour, its numbers, and its image, empty for a signal."""
+    is_signal = explanation.visible.ndim == 1
+    sheet, colours = None if is_signal else lay_out(explanation), SHADES if is_signal else COLOURS
+    return [
+        {
+            "number": number + 1,
+            "colour": colours[number % len(colours)],
+            "extent": describe_extent(found),
+            "claims": ", ".join(list_claims(found)),
+            "image": "" if sheet is None else data_uri(as_png(paint_explanation(sheet.only(number)), sheet)),
+        }
+        for number, found in enumerate(explanation.sets)
+    ]
+
+
 def _describe_view(explanation: ExplanationRecord) -> str:
     frame, size = explanation.frame, format_shape(explanation.visible.shape)
     if explanation.visible.ndim == 3:
-        numbers = ", ".join(str(n) for n in choose_slices(explanation.visible))
+        numbers = ", ".join(str(n) for n in slices_of(explanation))
         return f"{size}; slices {numbers} along the first axis, row by row."
     if frame.is_identity:
         return f"{size}, the original, unchanged."
     return f"{size}, made from an original of {format_shape(frame.original)}."
+
+
+def _shorten_names(key: str, value: Any) -> Any:
+    return f"{len(value)} names" if key == "labels" and isinstance(value, list) else value
 
 
 def _list_details(explanation: ExplanationRecord) -> dict[str, list[tuple[str, Any]]]:
@@ -72,7 +100,7 @@ def _list_details(explanation: ExplanationRecord) -> dict[str, list[tuple[str, A
             ("model", origin.model),
             ("model, sha256", origin.model_sha256 or "not a file"),
             ("preprocessing", origin.preprocess),
-            *((f"loading: {key}", value) for key, value in origin.loading.items()),
+            *((f"loading: {key}", _shorten_names(key, value)) for key, value in origin.loading.items()),
             ("view", f"{format_shape(explanation.view.shape)}, {explanation.view.dtype}"),
             *((f"frame: {key}", format_shape(value)) for key, value in explanation.frame.record().items()),
         ],

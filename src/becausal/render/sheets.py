@@ -4,7 +4,8 @@ An image is a sheet with one tile. A volume is shown as a few slices along its f
 intersect the explanation.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from math import ceil, sqrt
 from typing import Any
 
@@ -36,6 +37,8 @@ class Sheet:
         image: (h, w, 3) uint8, the view.
         background: (h, w, 3) uint8, what masked pixels become.
         visible: (h, w) bool, the explanation.
+        others: Further explanations, each (h, w) bool.
+        number: Which explanation `visible` is, from 0; it decides on the colour.
         level: (h, w) float, the map divided by its largest absolute value.
         in_tile: (h, w) bool, False in the gaps between tiles.
         tiles: The slices; one for an image.
@@ -49,12 +52,23 @@ class Sheet:
     in_tile: NDArray[np.bool_]
     tiles: tuple[Tile, ...]
     scale: int
+    others: tuple[NDArray[np.bool_], ...] = ()
+    number: int = 0
+
+    @property
+    def sets(self) -> Iterator[tuple[int, NDArray[np.bool_]]]:
+        """All explanations with their numbers."""
+        return enumerate((self.visible, *self.others), start=self.number)
+
+    def only(self, number: int) -> "Sheet":
+        """The sheet with one explanation of several, in its own colour."""
+        return replace(self, visible=(self.visible, *self.others)[number], others=(), number=number)
 
 
 def lay_out(explanation: ExplanationRecord) -> Sheet:
     """Lay out an explanation with two or three spatial dimensions."""
     visible, view = explanation.visible, explanation.view
-    slices = choose_slices(visible) if visible.ndim == 3 else (0,)
+    slices = slices_of(explanation) if visible.ndim == 3 else (0,)
     h, w = visible.shape[-2:]
     columns = ceil(sqrt(len(slices)))
     rows = ceil(len(slices) / columns)
@@ -80,7 +94,13 @@ def lay_out(explanation: ExplanationRecord) -> Sheet:
             for number, (top, left) in zip(slices, positions, strict=True)
         ),
         scale=choose_scale(shape),
+        others=tuple(arrange(other.visible) for other in explanation.others),
     )
+
+
+def slices_of(explanation: ExplanationRecord) -> tuple[int, ...]:
+    """The slices of a volume that are shown: they intersect one of the explanations."""
+    return choose_slices(np.any([found.visible for found in explanation.sets], axis=0))
 
 
 def choose_slices(visible: NDArray[np.bool_]) -> tuple[int, ...]:

@@ -12,21 +12,23 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _CURVES = ("#3b4754", "#7b5ea7", "#2f7f79", "#9a6a2f")  # more channels than this are averaged
-_SHADE = "#f4a340"
+SHADES = ("#f4a340", "#2f9fd0", "#d9559a", "#4fa832", "#8b64d8", "#b08d00")  # the first explanation first
 _MAP = "#b5367a"
 _SOFT = "#68717c"
 _FAINT = "#c3c9d0"
 
 
 def draw_curve(axes: "Axes", explanation: ExplanationRecord) -> None:
-    """The signal: shaded and bold in the explanation, pale elsewhere."""
+    """The signal: shaded and bold in each explanation, pale elsewhere."""
     values = explanation.view.astype(np.float64)  # (n, channels)
     if values.shape[1] > len(_CURVES):
         values = values.mean(axis=1, keepdims=True)
-    position, visible = np.arange(len(values)), explanation.visible
+    position = np.arange(len(values))
+    for number, found in enumerate(explanation.sets):
+        for start, stop in find_intervals(found.visible):
+            axes.axvspan(start - 0.5, stop - 0.5, color=SHADES[number % len(SHADES)], alpha=0.28, linewidth=0)
+    visible = np.any([found.visible for found in explanation.sets], axis=0)
     intervals = find_intervals(visible)
-    for start, stop in intervals:
-        axes.axvspan(start - 0.5, stop - 0.5, color=_SHADE, alpha=0.28, linewidth=0)
     single = [start for start, stop in intervals if stop - start == 1]  # no line to draw, so a dot
     for channel, colour in zip(values.T, _CURVES, strict=False):
         axes.plot(position, channel, color=colour, alpha=0.4, linewidth=0.9)

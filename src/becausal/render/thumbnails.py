@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from becausal.core.explanation import ExplanationRecord
 from becausal.render.pages import data_uri
-from becausal.render.painting import LUMA, dilate
+from becausal.render.painting import LUMA, colour_of, dilate
 from becausal.render.sheets import lay_out
 
 SIDE = 144  # pixels, the longer side
@@ -15,7 +15,7 @@ _BOX = np.array([255.0, 176.0, 0.0])
 
 
 def make_thumbnail(explanation: ExplanationRecord, inside: NDArray[np.bool_] | None = None) -> str:
-    """The explanation over the darkened image, as a data URI; empty for a signal.
+    """The explanations over the darkened image, as a data URI; empty for a signal.
 
     inside: (h, w) over the view, the area of the object's boxes, outlined in amber.
     """
@@ -27,10 +27,12 @@ def make_thumbnail(explanation: ExplanationRecord, inside: NDArray[np.bool_] | N
     h, w = sheet.visible.shape
     size = (round(SIDE * w / max(h, w)) or 1, round(SIDE * h / max(h, w)) or 1)
     image = np.asarray(Image.fromarray(sheet.image).resize(size, Image.Resampling.BILINEAR), np.float64)
-    visible = _resize_mask(sheet.visible, size)
+    sets = [(number, _resize_mask(visible, size)) for number, visible in sheet.sets]
+    shown = np.any([visible for _, visible in sets], axis=0)
     darkened = 0.3 * image + (22.0 + 0.22 * image @ LUMA)[..., None]
-    painted = np.where(visible[..., None], image, darkened)
-    painted[dilate(visible, 1) & ~visible] = 255.0
+    painted = np.where(shown[..., None], image, darkened)
+    for number, visible in reversed(sets):
+        painted[dilate(visible, 1) & ~shown] = colour_of(number)
     if inside is not None and inside.shape == sheet.visible.shape:
         boxes = _resize_mask(inside, size)
         painted[boxes & dilate(~boxes, 1)] = _BOX

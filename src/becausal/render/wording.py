@@ -1,11 +1,18 @@
 """Numbers and results in plain words, the same on pages, in figures and on the command line."""
 
 import math
-import shlex
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
-from becausal.core.explanation import ExplanationRecord
+from becausal.core.checks import CheckedSet
+from becausal.core.explanation import ExplanationRecord, NamedScore
+
+
+@dataclass(frozen=True)
+class Span:
+    """Part of a headline; labels are set apart on pages and in the terminal."""
+
+    text: str
+    is_label: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,21 +62,118 @@ def format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def unit_name(explanation: ExplanationRecord) -> str:
+def unit_name(found: CheckedSet) -> str:
     """What one element of the view is called."""
-    return {1: "sample", 3: "voxel"}.get(explanation.visible.ndim, "pixel")
+    return {1: "sample", 3: "voxel"}.get(found.visible.ndim, "pixel")
 
 
-def describe_extent(explanation: ExplanationRecord) -> str:
-    """The size of the explanation: 0.56 % of the view: 92 pixels in 3 pieces."""
-    count = format_count(explanation.pixels, unit_name(explanation))
-    return f"{format_share(explanation.size)} of the view: {count} in {format_count(explanation.pieces, 'piece')}"
+def headline(explanation: ExplanationRecord) -> tuple[Span, ...]:
+    """What the model says of the whole view, and what the explanation alone keeps of it: every headline is this one."""
+    unit, share = unit_name(explanation), format_share(explanation.size)
+    spans = [Span("The model says "), *_scored(_top_label(explanation)), Span(". ")]
+    if _top_label(explanation) is None:  # known to be among the top, no more
+        confidence = format_confidence(explanation.confidence)
+        spans = [Span("The model gives "), Span(explanation.label, True), Span(f" a confidence of {confidence}. ")]
+    if not explanation.checks.sufficient:
+        return (*spans, Span(f"No sufficient set was found; the best candidate has {share} of the {unit}s."))
+    spans += [Span(f"These {share} of the {unit}s alone "), *_kept(explanation)]
+    if explanation.target.floor > 0:
+        spans.append(Span(f", with a confidence of at least {_format_floor(explanation)}"))
+    if explanation.origin.contrast and explanation.checks.necessary:
+        spans.append(Span(f", and when they are masked, {_lost(explanation)} is lost"))
+    spans.append(Span("."))
+    if explanation.others:
+        count = len(explanation.others)
+        spans.append(Span(f" {format_count(count, 'further set')} {'is' if count == 1 else 'are'} sufficient as well."))
+    return tuple(spans)
 
 
-def describe_others(explanation: ExplanationRecord) -> list[str]:
-    """The further explanations, one line each; only their sufficiency was checked."""
-    others = [replace(explanation, visible=visible) for visible in explanation.others]
-    return [f"{describe_extent(other)}, also sufficient on its own" for other in others]
+def question(explanation: ExplanationRecord) -> tuple[Span, ...]:
+    """What was asked, as a short title: Why bus (0.97)? Why cougar (0.81) rather than lion?"""
+    target = explanation.target
+    label = _scored(NamedScore(explanation.label, explanation.label_id, explanation.confidence))
+    if target.against is not None:
+        return Span("Why "), *label, Span(" rather than "), Span(_rival(explanation), True), Span("?")
+    if target.top > 1:
+        return Span("Why is "), *label, Span(f" among the top {target.top} labels?")
+    return Span("Why "), *label, Span("?")
+
+
+def as_text(spans: tuple[Span, ...]) -> str:
+    """A headline or question as plain text."""
+    return "".join(span.text for span in spans)
+
+
+def is_plain(explanation: ExplanationRecord) -> bool:
+    """Whether the question is why the top label is the top label."""
+    target = explanation.target
+    return target.top == 1 and target.against is None and target.threshold is None
+
+
+def _top_label(explanation: ExplanationRecord) -> NamedScore | None:
+    """What the model says of the whole view; None where only the explained label is known, and need not be it."""
+    own = NamedScore(explanation.label, explanation.label_id, explanation.confidence)
+    if explanation.target.threshold is not None:  # each label above the threshold is an answer
+        return own
+    return explanation.top or (own if is_plain(explanation) or explanation.confidence > 0.5 else None)
+
+
+def _scored(score: NamedScore | None) -> tuple[Span, ...]:
+    if score is None:
+        return ()
+    confidence = format_confidence(score.confidence)
+    return (Span(score.label, True), Span(f" ({confidence})")) if confidence else (Span(score.label, True),)
+
+
+def _kept(explanation: ExplanationRecord) -> tuple[Span, ...]:
+    """What the explanation alone does, as the end of a sentence."""
+    target, label, top = explanation.target, Span(explanation.label, True), _top_label(explanation)
+    if target.threshold is not None:
+        return Span("keep "), label, Span(f" at a probability of at least {target.threshold:g}")
+    own: tuple[Span, ...] = (label,)
+    if top is not None and top.label_id != explanation.label_id:
+        own = _scored(NamedScore(explanation.label, explanation.label_id, explanation.confidence))
+    if target.against is not None:
+        return Span("keep "), *own, Span(" ahead of "), Span(_rival(explanation), True)
+    if target.top > 1:
+        return Span("keep "), *own, Span(f" among the top {target.top} labels")
+    return Span("are sufficient for "), label
+
+
+def _rival(explanation: ExplanationRecord) -> str:
+    """The name of the label that the target is explained against."""
+    asked = explanation.origin.request.against
+    if explanation.rival is not None:
+        return explanation.rival.label
+    return asked if isinstance(asked, str) and not asked.isdigit() else f"class {explanation.target.against}"
+
+
+def _format_floor(explanation: ExplanationRecord) -> str:
+    floor = explanation.target.floor
+    return f"{floor:.2f}" if floor >= 0.01 else f"{floor:.1g}"
+
+
+def describe_extent(found: CheckedSet) -> str:
+    """The size of an explanation: 0.56 % of the view: 92 pixels in 3 pieces."""
+    count = format_count(found.pixels, unit_name(found))
+    return f"{format_share(found.size)} of the view: {count} in {format_count(found.pieces, 'piece')}"
+
+
+def list_claims(found: CheckedSet) -> list[str]:
+    """What was checked of an explanation, in a few words each: confidence 0.83, sufficient, minimal at 4 px."""
+    checks = found.checks
+    claims = [f"confidence {alone}"] if (alone := format_confidence(checks.confidence)) else []
+    claims.append("sufficient" if checks.sufficient else "NOT sufficient")
+    if checks.minimal_grain is not None:
+        claims.append(f"minimal at {_format_grain(checks.minimal_grain, found)}")
+    if checks.necessary is not None:
+        claims.append("necessary" if checks.necessary else "not necessary")
+    return claims
+
+
+def describe_set(found: CheckedSet) -> str:
+    """An explanation on one line: its size, its confidence, and what was checked."""
+    return ", ".join([describe_extent(found), *list_claims(found)])
 
 
 def describe_target(explanation: ExplanationRecord) -> str:
@@ -78,63 +182,83 @@ def describe_target(explanation: ExplanationRecord) -> str:
     if target.threshold is not None:
         rule = f"{explanation.label} has a probability of at least {target.threshold:g}"
     elif target.against is not None:
-        rule = f"{explanation.label} stays ahead of class {target.against}"
+        rule = f"{explanation.label} stays ahead of {_rival(explanation)}"
     elif target.top > 1:
         rule = f"{explanation.label} stays among the top {target.top} labels"
     else:
         rule = f"{explanation.label} stays the top label"
-    return f"{rule}, with a confidence of at least {target.floor:.2f}" if target.floor > 0 else rule
+    floor = f", with a confidence of at least {_format_floor(explanation)}" if target.floor > 0 else ""
+    return rule + floor
 
 
 def describe_checks(explanation: ExplanationRecord) -> list[Check]:
-    """Every check of the explanation."""
+    """Every check of the (first) explanation."""
     checks, unit = explanation.checks, unit_name(explanation)
-    kept = "the label and its confidence" if explanation.target.floor > 0 else "the label"
-    alone = format_confidence(checks.confidence)
+    kept = f"{_subject(explanation)} and its confidence" if explanation.target.floor > 0 else _subject(explanation)
+    alone, whole = format_confidence(checks.confidence), format_confidence(explanation.confidence)
+    sufficient = f"these {unit}s alone, with all others masked, keep {kept}"
+    if not checks.sufficient:
+        sufficient = f"these {unit}s alone do not keep {kept}"
+    comparison = f"the whole view has {whole}" if alone else "not measured, or the model returns labels only"
+    components = "connected components" if unit == "sample" else "connected components, diagonals excluded"
     return [
-        Check(
-            "sufficient",
-            checks.sufficient,
-            "yes" if checks.sufficient else "no",
-            f"these {unit}s alone, with all others masked, keep {kept}"
-            if checks.sufficient
-            else f"these {unit}s alone do not keep {kept}",
-        ),
+        Check("sufficient", checks.sufficient, "yes" if checks.sufficient else "no", sufficient),
         _describe_minimality(explanation),
         _describe_necessity(explanation),
-        Check(
-            "confidence alone",
-            None,
-            alone or "unknown",
-            f"the whole view has {format_confidence(explanation.confidence)}"
-            if alone
-            else "not measured, or the model returns labels only",
-        ),
-        Check(
-            "pieces",
-            None,
-            f"{explanation.pieces:,}",
-            "connected components" if unit == "sample" else "connected components, diagonals excluded",
-        ),
+        Check("confidence alone", None, alone or "unknown", comparison),
+        Check("pieces", None, f"{explanation.pieces:,}", components),
     ]
 
 
 def _describe_minimality(explanation: ExplanationRecord) -> Check:
-    grain, unit = explanation.checks.minimal_grain, unit_name(explanation)
+    grain, asked, unit = explanation.checks.minimal_grain, explanation.origin.grain, unit_name(explanation)
     if grain is None:
-        answer = "not checked" if explanation.origin.grain is None else "not established"
-        return Check("minimal", None, answer, "parts of it may be removable")
+        if asked is None:
+            return Check("minimal", None, "not checked", "parts of it may be removable")
+        reason = "the search ended before it was proved; " if explanation.stopped_by != "finished" else ""
+        return Check("minimal", None, "not established", f"{reason}parts of it may be removable")
     side = " × ".join([str(grain)] * explanation.visible.ndim)
     cell = f"single {unit}" if grain == 1 else f"cell of {side} {unit}s"
     tested = f" ({format_count(explanation.checks.cells, 'removal')} tested)" if explanation.checks.cells else ""
     loss = f"{_lost(explanation)}, or the set's necessity" if explanation.origin.contrast else _lost(explanation)
-    size = f"{grain} px" if unit == "pixel" else format_count(grain, unit)
-    return Check("minimal", True, f"yes, at {size}", f"no {cell} can be removed without losing {loss}{tested}")
+    meaning = f"no {cell} can be removed without losing {loss}{tested}"
+    meaning += f"; {coarser}" if (coarser := describe_coarser_grain(explanation)) else ""
+    return Check("minimal", True, f"yes, at {_format_grain(grain, explanation)}", meaning)
+
+
+def describe_coarser_grain(explanation: ExplanationRecord) -> str:
+    """Why minimality was proved for larger cells than asked for, and how to go on; empty where it was not."""
+    grain, asked = explanation.checks.minimal_grain, explanation.origin.grain
+    if grain is None or asked is None or grain <= asked:
+        return ""
+    effort = explanation.origin.options.get("effort")
+    wanted = f"{_format_grain(asked, explanation)} was asked for, but"
+    if explanation.stopped_by != "finished":
+        return f"{wanted} the search ended before that was proved"
+    if not isinstance(effort, int):
+        return f"{wanted} it was not proved for cells of that size"
+    return f"{wanted} the effort limit of {format_count(effort, 'call')} was reached: for no limit, use --option effort=none"
+
+
+def _format_grain(grain: int, found: CheckedSet) -> str:
+    unit = unit_name(found)
+    return f"{grain} px" if unit == "pixel" else format_count(grain, unit)
+
+
+def _subject(explanation: ExplanationRecord) -> str:
+    """What the target asks to keep, as a noun."""
+    target = explanation.target
+    if target.threshold is None and target.against is not None:
+        return f"the lead of {explanation.label} over {_rival(explanation)}"
+    if target.threshold is None and target.top > 1:
+        return f"the place of {explanation.label} among the top {target.top} labels"
+    return "the label"
 
 
 def _lost(explanation: ExplanationRecord) -> str:
     """What is lost where the target is not met."""
-    return "the label or its confidence" if explanation.target.floor > 0 else "the label"
+    subject = _subject(explanation)
+    return f"{subject} or its confidence" if explanation.target.floor > 0 else subject
 
 
 def _describe_necessity(explanation: ExplanationRecord) -> Check:
@@ -145,21 +269,31 @@ def _describe_necessity(explanation: ExplanationRecord) -> Check:
     if necessary:
         return Check("necessary", True, "yes", f"{masked}, {lost} is lost")
     # Not a defect, and not marked as one: a label may have several causes.
-    stays = "the label stays" if explanation.target.floor <= 0 else "the label and its confidence stay"
+    subject = _subject(explanation)
+    stays = f"{subject} stays" if explanation.target.floor <= 0 else f"{subject} and its confidence stay"
     return Check("necessary", None, "no", f"{masked}, {stays}: other regions are sufficient too")
 
 
 def describe_stop(explanation: ExplanationRecord) -> str:
     """A warning for a search that ended early; empty for one that finished."""
-    limit = explanation.origin.max_calls
     reason = {
-        "budget": f"The limit of {limit:,} model calls was reached" if limit is not None else "The limit was reached",
-        "interrupt": "The search was interrupted",
-        "failure": "The model failed",
+        "budget": _describe_limit(explanation),
+        "interrupt": "The search was interrupted.",
+        "failure": "The model failed before the search finished.",
     }.get(explanation.stopped_by)
     if reason is None:
         return ""
-    return f"{reason} before the search finished. This is the best explanation found so far; a smaller one may exist."
+    return f"{reason} This is the best explanation found so far; a smaller one may exist."
+
+
+def _describe_limit(explanation: ExplanationRecord) -> str:
+    limit, calls = explanation.origin.max_calls, explanation.calls
+    if limit is None or calls >= limit:
+        return f"The limit {'on' if limit is None else f'of {limit:,}'} model calls was reached before the search finished."
+    return (
+        f"The limit of {limit:,} model calls ended the search after {calls:,}: the rest was reserved for extracting and "
+        "checking the explanation, which took fewer calls, or was too small for the next step."
+    )
 
 
 def describe_price(explanation: ExplanationRecord) -> str:
@@ -174,41 +308,3 @@ def describe_price(explanation: ExplanationRecord) -> str:
     limit = explanation.origin.max_calls
     budget = f" (budget {limit * prices[-1]:,.2f})" if limit is not None else ""
     return f"priced at {explanation.calls * prices[-1]:,.2f}{budget}"
-
-
-def format_command(explanation: ExplanationRecord) -> str:
-    """The command line that reproduces the explanation, on several lines."""
-    origin, target = explanation.origin, explanation.target
-    lines = [["becausal", "explain", origin.image], ["--model", origin.model]]
-    for key, value in origin.loading.items():
-        lines[-1] += _format_option(key, value)
-    lines.append(["--method", origin.method])
-    for key, value in origin.options.items():
-        if not isinstance(value, dict):  # the tuning of causal can be set from Python only
-            lines[-1] += ["--option", f"{key}={value}"]
-    lines.append(["--target", str(explanation.label_id)])
-    if target.against is not None:
-        lines[-1] += ["--against", str(target.against)]
-    if target.top > 1:
-        lines[-1] += ["--top", str(target.top)]
-    if target.floor > 0 and explanation.confidence > 0:
-        lines[-1] += ["--confidence", f"{min(1.0, target.floor / explanation.confidence):.6g}"]
-    lines.append([word for fill in origin.fills for word in ("--fill", fill)])
-    lines[-1] += ["--grain", "none" if origin.grain is None else str(origin.grain), "--seed", str(origin.seed)]
-    if origin.contrast:
-        lines[-1].append("--contrast")
-    if origin.request.several > 1:
-        lines[-1] += ["--several", str(origin.request.several)]
-    if origin.max_calls is not None:
-        lines[-1] += ["--max-calls", str(origin.max_calls)]
-    return " \\\n    ".join(shlex.join(line) for line in lines if line)
-
-
-def _format_option(key: str, value: Any) -> list[str]:
-    """A loading option as arguments of the command line; empty for a default."""
-    name = f"--{key.replace('_', '-')}"
-    if isinstance(value, list):
-        return [word for item in value for word in (name, str(item))]
-    if not isinstance(value, (str, int, float)) or value is False:
-        return []
-    return [name] if value is True else [name, str(value)]

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from becausal.core.errors import OutputError
-from becausal.core.files import write_file
 from becausal.scenes.objects import LABELS, NOTHING
 from becausal.scenes.scene import Scene, make_scene
 from becausal.scenes.sketch import BoolArray
@@ -65,7 +68,8 @@ def write_scenes(
     """Write scenes with their ground truth: images, masks and a COCO-style JSON file.
 
     `out/pictures` holds the images and `out/masks` one PNG each for the object, its visible part, the occluder (white is
-    inside) and the parts (the value is the number of the part). `out/scenes.json` holds everything at once.
+    inside) and the parts (the value is the number of the part). `out/scenes.json` holds everything at once. If a file
+    cannot be written, nothing is left behind.
 
     Args:
         count: Number of scenes.
@@ -86,30 +90,73 @@ def write_scenes(
     """
     if count < 1:
         raise ValueError(f"the count is {count}, expected 1 or more")
-    folder = Path(out)
-    try:
-        for name in ("pictures", "masks"):
-            (folder / name).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot write to {folder}: {error.strerror or error}") from error
     images: list[dict[str, object]] = []
     annotations: list[dict[str, object]] = []
-    for k in range(count):
-        scene = make_scene(seed + k, label=label, occluder=occluder, cover=cover, cut=cut, size=size)
-        name = f"{k:06d}"
-        _write_images(scene, folder, name)
-        images.append({"id": k + 1, "file_name": f"pictures/{name}.png", "width": size, "height": size, **_facts(scene)})
-        annotations += _annotations(scene, k + 1, len(annotations) + 1)
-    truth = {
-        "info": {"description": "becausal generated scenes", "first_seed": seed, "count": count},
-        "licenses": [{"id": 1, "name": "Apache-2.0"}],
-        "images": images,
-        "annotations": annotations,
-        "categories": _categories(),
-    }
-    path = folder / "scenes.json"
-    write_file(path, (json.dumps(truth, separators=(",", ":")) + "\n").encode())
-    return path
+    with _stage(Path(out)) as folder:
+        for name in ("pictures", "masks"):
+            (folder / name).mkdir()
+        for k in range(count):
+            scene = make_scene(seed + k, label=label, occluder=occluder, cover=cover, cut=cut, size=size)
+            name = f"{k:06d}"
+            _write_images(scene, folder, name)
+            images.append({"id": k + 1, "file_name": f"pictures/{name}.png", "width": size, "height": size, **_facts(scene)})
+            annotations += _annotations(scene, k + 1, len(annotations) + 1)
+        truth = {
+            "info": {"description": "becausal generated scenes", "first_seed": seed, "count": count},
+            "licenses": [{"id": 1, "name": "Apache-2.0"}],
+            "images": images,
+            "annotations": annotations,
+            "categories": _categories(),
+        }
+        (folder / "scenes.json").write_bytes((json.dumps(truth, separators=(",", ":")) + "\n").encode())
+    return Path(out) / "scenes.json"
+
+
+@contextmanager
+def _stage(out: Path) -> Iterator[Path]:
+    """An empty folder whose files are moved to `out` at the end; if anything fails, they are removed.
+
+    Raises:
+        OutputError: It, or a file in it, cannot be written.
+    """
+    missing = [path for path in (out, *out.parents) if not os.path.lexists(path)]
+    stage = None
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        stage = Path(tempfile.mkdtemp(prefix=".becausal-", dir=out if out.is_dir() else out.parent))
+        new = stage / "new"
+        new.mkdir()
+        yield new
+        if out.is_dir():
+            _move_files(new, out)
+        else:
+            os.rename(new, out)
+    except OSError as error:
+        raise OutputError(f"cannot write to {out}: {error.strerror or error}") from error
+    finally:
+        if stage is not None:
+            shutil.rmtree(stage, ignore_errors=True)
+        for path in missing:
+            with suppress(OSError):  # a folder with files in it stays
+                path.rmdir()
+
+
+def _move_files(start: Path, end: Path) -> None:
+    """Move all files to another folder, over older ones, scenes.json last; on failure the new ones are removed again."""
+    made: list[Path] = []
+    try:
+        for path in sorted(
+            (path for path in start.rglob("*") if path.is_file()), key=lambda path: path.name == "scenes.json"
+        ):
+            goal = end / path.relative_to(start)
+            goal.parent.mkdir(exist_ok=True)
+            if not goal.exists():
+                made.append(goal)
+            os.replace(path, goal)
+    except BaseException:
+        for goal in made:
+            goal.unlink(missing_ok=True)
+        raise
 
 
 def _facts(scene: Scene) -> dict[str, object]:
@@ -137,7 +184,7 @@ def _write_images(scene: Scene, folder: Path, name: str) -> None:
 def _write_png(path: Path, pixels: npt.NDArray[np.uint8]) -> None:
     from PIL import Image
 
-    write_file(path, Image.fromarray(pixels).save)
+    Image.fromarray(pixels).save(path)
 
 
 def _annotations(scene: Scene, image: int, first: int) -> list[dict[str, object]]:

@@ -10,10 +10,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import nn
 
+from becausal.core.errors import MissingExtraError
 from becausal.scenes.objects import LABELS
+
+try:
+    import torch
+    from torch import nn
+except ImportError:
+    raise MissingExtraError("torch", "torch", "the bundled classifier as a torch module") from None
 
 #: Convolutions in order: channels out, kernel side, stride.
 LAYERS: tuple[tuple[int, int, int], ...] = (

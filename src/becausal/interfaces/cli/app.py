@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         complain("interrupted", kind="stopped")
         return 130
-    except Exception as error:
+    except BaseException as error:  # a model may raise anything
         if os.environ.get(_DEBUG, "") not in ("", "0"):
             traceback.print_exc()
         complain(_describe(error))
@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status if isinstance(status, int) else 0
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: BaseException) -> str:
     """The error as one line, with what to do next."""
     if isinstance(error, BecausalError):
         return str(error)
@@ -135,7 +135,16 @@ def _describe(error: Exception) -> str:
         return "out of memory: try a smaller --batch-size, or a smaller image"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return f"unexpected {type(error).__name__}: {error} (run becausal --debug … to see the traceback)"
+    if not isinstance(error, Exception):
+        return f"a model or a library raised {type(error).__name__}: {_text(error)}"
+    return f"unexpected {type(error).__name__}: {_text(error)} (run becausal --debug … to see the traceback)"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # an exception of a model's own class
+        return "no message"
 
 
 def _close_quietly() -> int:

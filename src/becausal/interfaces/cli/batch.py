@@ -13,8 +13,9 @@ import typer
 
 from becausal.core.errors import OptionError
 from becausal.core.options import option
+from becausal.core.text import one_line
 from becausal.interfaces.cli import options
-from becausal.interfaces.cli.console import open_console, print_facts, write_json
+from becausal.interfaces.cli.console import complain, open_console, print_facts, write_json
 from becausal.interfaces.cli.progress import BatchProgress, InterruptHandler, ProgressBar
 
 if TYPE_CHECKING:
@@ -111,6 +112,13 @@ Render = Annotated[
         help="Also render PNG figures and a report page for every image (slow). For one image, use becausal report --image.",
     ),
 ]
+Rebuild = Annotated[
+    bool,
+    typer.Option(
+        "--rebuild",
+        help="Make a new index from the explanations in the run folder, if index.sqlite was lost or damaged, then continue.",
+    ),
+]
 
 
 @options.expand_options
@@ -122,6 +130,7 @@ def batch(
     limit: Limit = None,
     retry: Retry = 0,
     render: Render = False,
+    rebuild: Rebuild = False,
     as_json: options.AsJson = False,
     placement: PlacementOptions,
     request: options.RequestOptions,
@@ -130,9 +139,9 @@ def batch(
     """Explain many images into a run folder.
 
     The folder has an SQLite index of all images and the files of each explanation. To resume a run, give the same
-    command again; only --limit, --retry, --batch-size, --threads and the options under "Where to run" may change. Press
-    Ctrl-C to finish the images in progress and stop. Exit status: 0 if all images were explained, 3 if some failed, 2 if
-    the run failed, 130 if it was interrupted.
+    command again; only --limit, --retry, --batch-size, --threads and the options under "Where to run" may change. Images
+    that were replaced since are explained again. Press Ctrl-C to finish the images in progress and stop. Exit status: 0 if
+    all images were explained, 3 if some failed, 2 if the run failed, 130 if it was interrupted.
 
     **Examples**
 
@@ -156,15 +165,17 @@ def batch(
     job = BatchJob(
         model=model, loading=loading, request=request, categories=inputs.categories, folder=str(Path.cwd()), render=render
     )
-    with closing(BatchStore(out, inputs, settings_of(job, inputs))) as store:
+    with closing(BatchStore(out, inputs, settings_of(job, inputs), rebuild=rebuild)) as store:
+        for message in store.messages:
+            complain(message, kind="note")
         started = time.monotonic()
         is_stopping = run_images(store, job, placement, retry=retry, limit=limit, quiet=as_json)
         counts, reasons = store.count(limit), store.reasons(limit)
-    seconds = time.monotonic() - started
+        summary = BatchSummary(store.count(), counts, reasons, tuple(store.notes), limit, time.monotonic() - started)
     if as_json:
-        write_json({"run": str(out), **counts, "seconds": round(seconds, 1), "reasons": dict(reasons)})
+        write_json({"run": str(out), **summary.record()})
     else:
-        print_counts(out, counts, reasons, seconds, is_stopping=is_stopping)
+        print_batch(out, summary, is_stopping=is_stopping)
     if is_stopping and counts["waiting"]:
         raise typer.Exit(130)
     if counts["failed"]:
@@ -178,6 +189,7 @@ def run_images(
     from becausal.batch.progress import ProgressMeter
     from becausal.batch.run import run_batch
 
+    store.set_limit(limit)
     counts = store.count(limit)
     if not counts["waiting"] and not (retry and counts["failed"]):
         return False
@@ -193,21 +205,58 @@ def run_images(
     return interrupts.is_stopping
 
 
-def print_counts(
-    out: Path, counts: dict[str, int], reasons: list[tuple[str, int]], seconds: float, *, is_stopping: bool
-) -> None:
-    """Print how many images were explained, why others failed, and what to do next."""
-    from becausal.batch.progress import format_duration
+@dataclass(frozen=True)
+class BatchSummary:
+    """The state of a run at the end of a start.
 
-    facts: list[tuple[str, Any]] = [("explained", f"{counts['done']:,}")]
+    Attributes:
+        total: Numbers of images by state.
+        counts: The same for the first `limit` images.
+        reasons: Why images failed, with counts.
+        notes: What the model had to assume.
+        limit: Number of images of this start, None for all.
+        seconds: Duration of this start.
+    """
+
+    total: dict[str, int]
+    counts: dict[str, int]
+    reasons: list[tuple[str, int]]
+    notes: tuple[str, ...]
+    limit: int | None
+    seconds: float
+
+    def record(self) -> dict[str, Any]:
+        """The summary as JSON can hold it."""
+        return {
+            **self.counts,
+            "images": sum(self.total.values()),
+            "limit": self.limit,
+            "notes": list(self.notes),
+            "seconds": round(self.seconds, 1),
+            "reasons": dict(self.reasons),
+        }
+
+
+def print_batch(out: Path, summary: BatchSummary, *, is_stopping: bool) -> None:
+    """Print how many images were explained, what was assumed, why images failed, and what to do next."""
+    from rich.text import Text
+
+    from becausal.batch.progress import describe_completion, format_duration
+
+    counts, total, reasons = summary.counts, summary.total, summary.reasons
+    facts: list[tuple[str, str | Text]] = [("note", Text(one_line(note), "not dim yellow")) for note in summary.notes]
+    facts.append(("explained", f"{total['done']:,} of {sum(total.values()):,}"))
     if counts["failed"]:
         facts.append(("failed", f"{counts['failed']:,}"))
         facts += [("", f"{count:,} x {reason}") for reason, count in reasons[:5]]
         if len(reasons) > 5:
             facts.append(("", f"and {len(reasons) - 5:,} other reasons: SELECT error, count(*) FROM images GROUP BY error"))
-    if counts["waiting"]:
-        facts.append(("waiting", f"{counts['waiting']:,}; run the same command again to continue"))
-    facts += [("this start", format_duration(seconds)), ("next", f"becausal report {out}")]
+    is_limited = total["waiting"] > 0 and not counts["waiting"]
+    if total["waiting"]:
+        how = "run the same command without --limit for the rest" if is_limited else "run the same command again to continue"
+        facts.append(("waiting", f"{total['waiting']:,}; {how}"))
+    facts += [("this start", format_duration(summary.seconds)), ("next", f"becausal report {out}")]
     console = open_console()
-    console.print(f"{out}: {'stopped' if is_stopping and counts['waiting'] else 'complete'}")
+    stopped = "stopped, " if is_stopping and counts["waiting"] else ""
+    console.print(f"{out}: {stopped}{describe_completion(total, summary.limit if is_limited else None)}")
     print_facts(console, facts)

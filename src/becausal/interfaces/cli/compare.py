@@ -69,15 +69,17 @@ def compare(
 
 def print_comparison(comparison: "Comparison", folder: Path) -> None:
     """Print the table, the methods that did not run, and where the files are."""
-    from becausal.render.comparison import COLUMNS, format_row
-    from becausal.render.wording import format_label
+    from becausal.render.comparison import choose_columns, describe_shortfall, format_row
+    from becausal.render.wording import as_text, format_label, is_plain, question
 
     console = open_console()
     first = comparison.first
-    console.print(f"{one_line(format_label(first))}  {one_line(first.origin.image)}\n")
+    head = format_label(first) if is_plain(first) else as_text(question(first))
+    console.print(f"{one_line(head)}  {one_line(first.origin.image)}\n")
     ran = [row for row in comparison.rows if row.explanation is not None]
-    columns = [c for c in COLUMNS if comparison.truth is not None or c != "overlap"]
+    columns = choose_columns(comparison)
     print_table(tuple(columns), [tuple(format_row(row)[c] for c in columns) for row in ran])
-    facts = [(row.method, f"did not run: {row.error}") for row in comparison.rows if row.explanation is None]
+    facts = [(row.method, describe_shortfall(row)) for row in ran if row.is_coarser]
+    facts += [(row.method, f"did not run: {row.error}") for row in comparison.rows if row.explanation is None]
     console.print()
     print_facts(console, [*facts, ("files", f"{folder}/  (open comparison.html)")])

@@ -3,7 +3,9 @@
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +18,60 @@ if TYPE_CHECKING:
 
     from becausal.api.explanation import Explanation
 
+_LONGEST = 600  # characters of a message
 _STYLES = {True: "green", False: "yellow", None: ""}
 
 
 def complain(message: str, *, kind: str = "error") -> None:
-    """Print a message as one line on stderr."""
-    print(f"becausal: {kind}: {one_line(message)}", file=sys.stderr, flush=True)
+    """Print a message as one line on stderr; of a very long one, as a value in it may be, the middle is left out."""
+    text = one_line(message)
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
+    if sys.stderr is not None:  # it may be closed; print would then take stdout
+        print(f"becausal: {kind}: {text}", file=sys.stderr, flush=True)
+
+
+_waiting: list[str] | None = None  # documents for stdout, while other output goes to stderr
 
 
 def write_json(value: Any) -> None:
-    """Print one JSON document on stdout."""
-    print(json.dumps(value, indent=2, allow_nan=False), flush=True)
+    """Print one JSON document on stdout; inside `print_documents_only`, at its end."""
+    text = json.dumps(value, indent=2, allow_nan=False)
+    if _waiting is None:
+        print(text, flush=True)
+    else:
+        _waiting.append(text)
+
+
+@contextmanager
+def print_documents_only() -> Iterator[None]:
+    """Send everything that models and libraries print to stderr, also from C and from worker processes."""
+    global _waiting
+    _waiting = documents = []
+    try:
+        with _divert_stdout(), redirect_stdout(sys.stderr or StringIO()):
+            yield
+    finally:
+        _waiting = None
+        for text in documents:
+            print(text, flush=True)
+
+
+@contextmanager
+def _divert_stdout() -> Iterator[None]:
+    """Let the file descriptor of stdout stand for stderr, if stdout is a file, a pipe or a terminal."""
+    kept = None
+    with suppress(OSError, ValueError, AttributeError):  # stdout may be closed, or replaced by an object without a file
+        if sys.stdout.fileno() == 1:
+            sys.stdout.flush()
+            kept = os.dup(1)
+            os.dup2(sys.stderr.fileno(), 1)
+    try:
+        yield
+    finally:
+        if kept is not None:
+            os.dup2(kept, 1)
+            os.close(kept)
 
 
 def open_console(*, stderr: bool = False) -> "Console":
@@ -71,18 +116,25 @@ def print_summary(explanation: "Explanation", folder: Path) -> None:
     from becausal.render.wording import (
         describe_checks,
         describe_extent,
-        describe_others,
         describe_price,
+        describe_set,
         describe_stop,
         format_confidence,
         format_count,
+        headline,
+        is_plain,
     )
 
     console = open_console()
     origin = explanation.origin
-    head = Text(one_line(explanation.label), style="bold magenta")
-    head.append(f" {format_confidence(explanation.confidence)}".rstrip(), style="not bold")
-    head.append(f"  {one_line(origin.image)}", style="not bold default")
+    if is_plain(explanation):
+        head = Text(one_line(explanation.label), style="bold magenta")
+        head.append(f" {format_confidence(explanation.confidence)}".rstrip(), style="not bold")
+        head.append(f"  {one_line(origin.image)}", style="not bold default")
+    else:
+        head = Text(f"{one_line(origin.image)}: ")
+        for span in headline(explanation):
+            head.append(one_line(span.text) if span.is_label else span.text, style="bold magenta" if span.is_label else "")
     console.print(head)
     facts: list[tuple[str, str | Text]] = [("explanation", describe_extent(explanation))]
     checks = [check for check in describe_checks(explanation) if check.name != "pieces"]
@@ -90,7 +142,7 @@ def print_summary(explanation: "Explanation", folder: Path) -> None:
     for check in checks:
         answer = Text(f"{check.answer:<{width}}", style=f"not dim {_STYLES[check.holds]}".strip())
         facts.append((check.name, answer.append(f"  {check.meaning}", style="dim default")))
-    facts += [(f"explanation {number}", text) for number, text in enumerate(describe_others(explanation), start=2)]
+    facts += [(f"explanation {number}", describe_set(found)) for number, found in enumerate(explanation.others, start=2)]
     spent = [format_count(explanation.calls, "call"), describe_price(explanation), f"{explanation.seconds:.1f} s"]
     cost = ", ".join([*filter(None, spent), f"method {origin.method}"])
     facts += [("cost", cost), ("files", f"{folder}/  (open report.html)")]

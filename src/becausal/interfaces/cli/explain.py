@@ -1,12 +1,14 @@
 """`becausal explain`: explain why a model gives images their labels."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from becausal.core.errors import NetworkError
+from becausal.core.errors import NetworkError, OptionError
+from becausal.core.files import safe_name
 from becausal.core.text import one_line
 from becausal.interfaces.cli import options
 from becausal.interfaces.cli.console import check_writable, complain, print_summary, write_json
@@ -44,6 +46,7 @@ def explain(
     - `becausal explain scan.npy --model python:mine.py:predict --fill mean --fill blur --max-calls 2000`
     - `becausal explain dog.jpg --model hf:google/vit-base-patch16-224 --target wolf --against husky --json`
     """
+    check_images(images)
     check_writable(out)
     results = ResultWriter(choose_folders(images, out), as_json=as_json)
     entries = explain_images(open_model(model, loading), request, results)
@@ -53,6 +56,13 @@ def explain(
         raise typer.Exit(130)
     if results.has_failed:
         raise typer.Exit(2)
+
+
+def check_images(images: Sequence[Path]) -> None:
+    """Refuse folders, which `becausal batch` explains. Raises OptionError."""
+    for image in images:
+        if os.path.isdir(image):
+            raise OptionError(f"{image} is a folder: use becausal batch {image} --out RUN, or give image files")
 
 
 class ResultWriter:
@@ -122,11 +132,11 @@ def explain_images(model: "Classifier", request: "Request", results: ResultWrite
 
 
 def choose_folders(images: Sequence[Path], out: Path) -> list[tuple[Path, Path]]:
-    """Each image with its own folder: its name without the suffix, and -2, -3, … if that is taken."""
+    """Each image with its own folder: its name without the suffix, made safe, and -2, -3, … if that is taken."""
     taken: set[str] = set()
     chosen = []
     for image in images:
-        name, number = image.stem or image.name or "image", 1
+        name, number = safe_name(image.stem), 1
         while (unique := name if number == 1 else f"{name}-{number}").casefold() in taken:
             number += 1
         taken.add(unique.casefold())

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from becausal.core.errors import ImageError
 from becausal.core.text import one_line
 from becausal.interfaces.cli import options
-from becausal.interfaces.cli.console import open_console, print_facts, print_table, write_json
+from becausal.interfaces.cli.console import complain, open_console, print_facts, print_table, write_json
 from becausal.models import open_model
 
 if TYPE_CHECKING:
-    from becausal.core.contracts import ModelInfo
+    from becausal.core.contracts import Classifier, ModelInfo
 
 _OUTPUTS = {
     "probabilities": "probabilities of exclusive classes",
@@ -25,11 +26,11 @@ _OUTPUTS = {
 def inspect(
     *,
     model: Annotated[str, typer.Argument(metavar="MODEL", help=options.SPEC_HELP)],
-    image: Annotated[Path | None, typer.Argument(metavar="IMAGE", help="An image to classify.")] = None,
+    images: Annotated[list[Path] | None, typer.Argument(metavar="IMAGE", help="Images to classify.")] = None,
     as_json: options.AsJson = False,
     loading: options.LoadingOptions,
 ) -> None:
-    """Show how a model is used, and how it classifies an image.
+    """Show how a model is used, and how it classifies images.
 
     Do this first with a model of your own. If the top 5 labels are wrong, the normalisation, the resizing or the labels
     are probably wrong, and explanations would be too.
@@ -37,23 +38,46 @@ def inspect(
     **Examples**
 
     - `becausal inspect bundled`
-    - `becausal inspect net.onnx photo.jpg --labels names.txt --preprocess tf --resize 256`
+    - `becausal inspect net.onnx *.jpg --labels names.txt --preprocess tf --resize 256`
+    """
+    classifier = open_model(model, loading)
+    entries = [classify_image(image, classifier, is_only=len(images or ()) == 1) for image in images or ()]
+    info = classifier.info  # read after the images: some models reveal only then what they return
+    if as_json:
+        write_json(describe(info) | (entries[0] if len(entries) == 1 else {}) | ({"images": entries} if entries else {}))
+    else:
+        console = open_console()
+        print_facts(console, list_facts(info))
+        for entry in (entry for entry in entries if "top" in entry):
+            console.print(f"\n  {one_line(entry['image'])}")
+            for top in entry["top"]:
+                score = "      " if top["confidence"] is None else f"{top['confidence']:.4f}"
+                console.print(f"    {score}  {one_line(top['label'])} ({top['label_id']})")
+    if any("error" in entry for entry in entries):
+        raise typer.Exit(2)
+
+
+def classify_image(image: Path, classifier: "Classifier", *, is_only: bool) -> dict[str, Any]:
+    """What `--json` prints about an image: its top labels, or the error, which is also printed.
+
+    is_only: there are no further images, so that an error is raised instead.
     """
     from becausal.api import classify
 
-    classifier = open_model(model, loading)
-    top = classify(image, classifier) if image is not None else None
-    info = classifier.info  # read after the image: some models reveal only then what they return
-    if as_json:
-        write_json(describe(info) | ({} if top is None else {"image": str(image), "top": [_entry(*t) for t in top]}))
-        return
-    console = open_console()
-    print_facts(console, list_facts(info))
-    if top is not None:
-        console.print(f"\n  {one_line(str(image))}")
-        for label_id, name, confidence in top:
-            score = "      " if math.isnan(confidence) else f"{confidence:.4f}"
-            console.print(f"    {score}  {one_line(name)} ({label_id})")
+    try:
+        top = classify(image, classifier)
+    except ImageError as error:
+        if is_only:
+            raise
+        complain(str(error) if image.name in str(error) else f"{image}: {error}")
+        return {"image": str(image), "error": one_line(error)}
+    return {
+        "image": str(image),
+        "top": [
+            {"label_id": label_id, "label": name, "confidence": None if math.isnan(confidence) else confidence}
+            for label_id, name, confidence in top
+        ],
+    }
 
 
 def list_facts(info: "ModelInfo") -> "list[tuple[str, Any]]":
@@ -87,10 +111,6 @@ def describe(info: "ModelInfo") -> dict[str, Any]:
         "sha256": info.sha256,
         "notes": list(info.notes),
     }
-
-
-def _entry(label_id: int, name: str, confidence: float) -> dict[str, Any]:
-    return {"label_id": label_id, "label": name, "confidence": None if math.isnan(confidence) else confidence}
 
 
 def models(as_json: options.AsJson = False) -> None:

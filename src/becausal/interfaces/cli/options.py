@@ -19,6 +19,7 @@ import typer
 from becausal.core.errors import OptionError
 from becausal.core.options import Option
 from becausal.core.request import Request
+from becausal.core.text import one_line
 from becausal.models.loading import Loading
 
 DEFAULT_OUT = Path("becausal-out")
@@ -119,13 +120,16 @@ def _command_line_type(hint: Any) -> Any:
 
 
 def build_record(record: type, given: Mapping[str, Any]) -> Any:
-    """Build a record from the values of its options; those not given keep the record's defaults."""
+    """Build a record from the values of its options; those not given keep the record's defaults. Raises OptionError."""
     values = {}
     for f in fields(record):
         value = given.get(f.name)
         if value is not None and value != []:
             option: Option = f.metadata["option"]
-            values[f.name] = option.parse(value) if option.parse is not None else value
+            try:
+                values[f.name] = option.parse(value) if option.parse is not None else value
+            except ValueError as error:  # e.g. a number with thousands of digits
+                raise OptionError(f"{option.flag or f'--{f.name}'} cannot be used: {one_line(error, 200)}") from None
     return record(**values)
 
 

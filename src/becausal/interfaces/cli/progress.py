@@ -4,7 +4,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -24,12 +24,15 @@ LOG_INTERVAL = 30.0  # seconds between two lines of a log, where stderr is not a
 class InterruptHandler(AbstractContextManager["InterruptHandler"]):
     """Turns the first signal into a request to stop, `is_stopping`; the second raises KeyboardInterrupt.
 
-    message: what is printed at the first signal.
+    message: what is printed at the first signal. raises_at_once: whether already the first one should raise
+    KeyboardInterrupt, as things are; `has_raised` tells whether it did.
     """
 
-    def __init__(self, message: str, *signals: int) -> None:
+    def __init__(self, message: str, *signals: int, raises_at_once: Callable[[], bool] = lambda: False) -> None:
         self.is_stopping = False
+        self.has_raised = False
         self._message = message
+        self._raises_at_once = raises_at_once
         self._signals = signals or (signal.SIGINT,)
         self._previous: dict[int, Any] = {}
 
@@ -47,6 +50,9 @@ class InterruptHandler(AbstractContextManager["InterruptHandler"]):
             raise KeyboardInterrupt
         self.is_stopping = True
         complain(self._message, kind="stopping")
+        if self._raises_at_once():
+            self.has_raised = True
+            raise KeyboardInterrupt
 
 
 class ProgressBar(AbstractContextManager["ProgressBar"]):
@@ -109,15 +115,14 @@ def _make_bar(has_time_left: bool) -> Any:
 
 
 class SearchProgress:
-    """Shows the progress of searches, and turns the first Ctrl-C into an interrupt between two batches.
+    """Shows the progress of searches, and turns the first Ctrl-C into an interrupt in a model call or after it.
 
-    Between batches the engine can still return its best result so far; a second Ctrl-C ends everything at once.
+    There the engine can still return its best result so far; a second Ctrl-C ends everything at once.
     """
 
     def __init__(self, bar: ProgressBar, interrupts: InterruptHandler, count: int) -> None:
         self._bar, self._interrupts, self._count = bar, interrupts, count
         self._done = 0
-        self._has_raised = False
 
     @property
     def is_stopping(self) -> bool:
@@ -128,8 +133,8 @@ class SearchProgress:
         """Show the state of a search after a batch of model calls."""
         from becausal.render.wording import format_share
 
-        if self.is_stopping and not self._has_raised:
-            self._has_raised = True
+        if self.is_stopping and not self._interrupts.has_raised:
+            self._interrupts.has_raised = True
             raise KeyboardInterrupt
         text = f"{status.stage:<8} {status.calls:>6,} calls, explanation {format_share(status.size)}"
         if self._count == 1:
@@ -148,7 +153,9 @@ class SearchProgress:
 def watch_searches(*, title: str, quiet: bool, count: int = 1) -> Iterator[SearchProgress]:
     """Show the progress of searches; count: number of images, of which the bar shows how many are done."""
     message = "finishing with the best result so far; press Ctrl-C again to discard it"
-    with InterruptHandler(message) as interrupts, ProgressBar(title, quiet=quiet) as bar:
+    from becausal.engine.interrupts import is_calling_model
+
+    with InterruptHandler(message, raises_at_once=is_calling_model) as interrupts, ProgressBar(title, quiet=quiet) as bar:
         yield SearchProgress(bar, interrupts, count)
 
 

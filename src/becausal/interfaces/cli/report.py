@@ -3,13 +3,14 @@
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
 
 import typer
 
 from becausal.core.errors import OptionError, OutputError
 from becausal.core.files import write_file
 from becausal.interfaces.cli import options
-from becausal.interfaces.cli.console import open_console, print_facts, print_summary, write_json
+from becausal.interfaces.cli.console import complain, open_console, print_facts, print_summary, write_json
 
 if TYPE_CHECKING:
     from becausal.batch.differences import RunDifference
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that `becausal batch` wrote.")]
 SUFFIXES = {"csv": "csv", "parquet": "parquet", "coco": "json"}
+SOME_FAILED = 3  # exit status
 
 
 def report(
@@ -62,8 +64,9 @@ def report(
         if image is not None:
             render_image(opened, image)
         else:
-            path = out or run / "report.html"
+            path = out if out is not None else run / "report.html"
             print_overview(write_report(opened, path, thumbs=thumbs, below=below), path)
+            warn_unreadable(opened)
 
 
 def render_image(run: "BatchRun", image: str) -> None:
@@ -81,15 +84,40 @@ def write_report(run: "BatchRun", path: Path, *, thumbs: int, below: float) -> "
     from becausal.batch.run_page import render_run
 
     overview = make_overview(run, thumbs=thumbs, below=below)
-    has_pages = bool(overview.settings.get("render"))
-    pages = os.path.relpath(run.folder / "explanations", path.parent).replace(os.sep, "/") if has_pages else None
-    _write(path, render_run(overview, lambda row, boxes: _paint(run, row, boxes), below=below, folder=pages))
+    folder = _link(run.folder / "explanations", path)
+
+    def make_link(row: "IndexRow") -> str:
+        place = run.folder_of(row["id"])
+        names = ("report.html", "explanation.json")
+        return next((_link(place / name, path) for name in names if (place / name).is_file()), "")
+
+    page = render_run(
+        overview,
+        lambda row, boxes: _paint(run, row, boxes),
+        below=below,
+        folder=folder if overview.settings.get("render") and folder else None,
+        make_link=make_link,
+    )
+    _write(path, page)
     return overview
+
+
+def warn_unreadable(*runs: "BatchRun") -> int:
+    """Print one line for each run with explanations that could not be read; returns their number."""
+    for run in runs:
+        if run.unreadable:
+            number = min(run.unreadable)
+            what = "explanation was left out" if len(run.unreadable) == 1 else "explanations were left out"
+            complain(f"{len(run.unreadable):,} {what} of {run.folder}, e.g. {run.unreadable[number]}", kind="warning")
+    return sum(len(run.unreadable) for run in runs)
 
 
 def print_overview(overview: "Overview", path: Path) -> None:
     """Print how many images were explained, and where the page is."""
-    facts = [("explained", f"{overview.counts['done']:,} of {overview.total:,}")]
+    facts = [("note", note) for note in overview.notes]
+    facts.append(("explained", f"{overview.counts['done']:,} of {overview.total:,}"))
+    if overview.counts["waiting"]:
+        facts.append(("incomplete", overview.completion))
     if overview.counts["failed"]:
         facts.append(("failed", f"{overview.counts['failed']:,}"))
     if overview.judged:
@@ -108,7 +136,8 @@ def export(
     """Export a run to one file for other tools.
 
     csv and parquet: all columns of the index, one row per image. coco: one annotation per explanation, with a
-    run-length encoded mask on the original image, the label and the confidence.
+    run-length encoded mask on the original image, the label and the confidence. Explanations that cannot be read are left
+    out, with a warning and exit status 3.
 
     **Examples**
 
@@ -118,10 +147,12 @@ def export(
     from becausal.batch.export import export_run
     from becausal.batch.reading import BatchRun
 
-    path = out or run / f"export.{SUFFIXES.get(form, form)}"
+    path = out if out is not None else run / f"export.{SUFFIXES.get(form, form)}"
     with BatchRun(run) as opened:
         count = export_run(opened, path, form)
     open_console().print(f"{count:,} {'explanations' if form == 'coco' else 'rows'} in {path}")
+    if warn_unreadable(opened):
+        raise typer.Exit(SOME_FAILED)
 
 
 def diff(
@@ -148,6 +179,7 @@ def diff(
             from becausal.batch.diff_page import render_difference
 
             _write(out, render_difference(difference, lambda side, row: _paint((first, second)[side], row, False)))
+        warn_unreadable(first, second)
     if as_json:
         write_json(difference.record())
     else:
@@ -186,17 +218,30 @@ def print_difference(difference: "RunDifference", out: Path | None) -> None:
 
 
 def _paint(run: "BatchRun", row: "IndexRow", with_boxes: bool) -> str:
+    """The thumbnail of an explanation; empty if it cannot be read, so that the others can be shown."""
     from becausal.batch.truth import box_mask
     from becausal.render.thumbnails import make_thumbnail
 
-    explanation = run.load(row["id"])
-    boxes = run.boxes_of(row) if with_boxes and explanation.visible.ndim == 2 else []
-    return make_thumbnail(explanation, box_mask(boxes, explanation.frame) if boxes else None)
+    try:
+        explanation = run.load(row["id"])
+        boxes = run.boxes_of(row) if with_boxes and explanation.visible.ndim == 2 else []
+        return make_thumbnail(explanation, box_mask(boxes, explanation.frame) if boxes else None)
+    except Exception as error:  # arrays of a damaged explanation can be anything
+        run.skip(row["id"], error)
+        return ""
+
+
+def _link(target: Path, page: Path) -> str:
+    """The URL of a file, relative to a page; empty if there is none, e.g. on another drive."""
+    try:
+        relative = os.path.relpath(target, page.parent)
+    except ValueError:
+        return ""
+    return quote(relative.replace(os.sep, "/"))
 
 
 def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+    from becausal.batch.export import make_parent
+
+    make_parent(path)
     write_file(path, text.encode("utf-8"))

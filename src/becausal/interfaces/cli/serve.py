@@ -1,5 +1,8 @@
 """`becausal serve`: a web page to explain images interactively."""
 
+import os
+import socket
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,8 +14,13 @@ from becausal.models import Loading, open_model
 
 if TYPE_CHECKING:
     from becausal.core.contracts import Classifier
+    from becausal.interfaces.web.limits import Limits
 
 DEFAULT_PORT = 7860
+WARNING = (
+    "becausal: warning: other machines can reach this page; everyone who has its token can use it, and nothing is "
+    "encrypted: outside of a trusted network use an SSH tunnel or an HTTPS proxy"
+)
 
 
 @options.expand_options
@@ -33,9 +41,16 @@ def serve(
         str,
         typer.Option(
             metavar="ADDRESS",
-            help="Address to listen on. Any other than a loopback address admits other machines, without a password.",
+            help="Address to listen on. Any other than a loopback address admits other machines, with a token.",
         ),
     ] = "127.0.0.1",
+    token_env: Annotated[
+        str | None,
+        typer.Option(
+            metavar="VARIABLE",
+            help="Require the token in this environment variable. Without it a token is generated where one is needed.",
+        ),
+    ] = None,
     max_upload: Annotated[int, typer.Option(metavar="MB", help="Maximum size of an uploaded image file.")] = 10,
     max_calls: Annotated[int, typer.Option(metavar="N", help="Maximum number of model calls per search.")] = 5000,
     searches: Annotated[int, typer.Option(metavar="N", help="Maximum number of concurrent searches; others wait.")] = 2,
@@ -44,16 +59,16 @@ def serve(
     """Serve a web page to explain images interactively.
 
     Drop an image, watch the explanation shrink, click a pixel to see why it is needed, compare two methods. Only this
-    machine can open the page unless you change --host. The page loads nothing from elsewhere and stores nothing on disk.
-    Press Ctrl-C to stop the server.
+    machine can open the page unless you change --host; then the page needs a token, which is part of the printed address.
+    The page loads nothing from elsewhere and stores nothing on disk. Press Ctrl-C to stop the server.
 
     **Examples**
 
     - `becausal serve`
     - `becausal serve --model net.onnx --labels names.txt --preprocess imagenet --port 8000`
+    - `becausal serve --host 0.0.0.0 --token-env BECAUSAL_TOKEN`
     """
     from becausal.interfaces.web.limits import Limits
-    from becausal.interfaces.web.server import LOOPBACK, listen, make_app, make_server
 
     _check_minimum("--max-upload", max_upload, 1)
     _check_minimum("--max-calls", max_calls, 100)
@@ -61,13 +76,38 @@ def serve(
     if not 0 <= port <= 65535:
         raise OptionError(f"--port must be 0 to 65535, not {port}")
     limits = Limits(upload_bytes=max_upload * 1_000_000, max_calls=max_calls, workers=searches)
-    with listen(host, port) as bound:  # before a model is loaded, to fail at once if the port is in use
-        app = make_app(load_models(model or [], loading), limits, hosts=LOOPBACK if host in LOOPBACK else None)
+    run_server(lambda: load_models(model or [], loading), limits, host, port, token_env)
+
+
+def run_server(
+    load: "Callable[[], dict[str, Classifier]]", limits: "Limits", host: str, port: int, token_env: str | None
+) -> None:
+    """Serve the page until Ctrl-C is pressed. load: loads the models, once the port is known to be free."""
+    from becausal.interfaces.web.access import make_token, read_token
+    from becausal.interfaces.web.server import LOOPBACK, is_loopback, listen, make_app, make_server
+
+    token = read_token(os.environ, token_env) if token_env is not None else None
+    with listen(host, port) as bound:
+        is_local = is_loopback(bound)
+        if not is_local and token is None:
+            token = make_token()
+        app = make_app(load(), limits, hosts=LOOPBACK | {host.lower()} if is_local else None, token=token)
         bound.listen()  # connections made before the server is ready wait
-        place = f"[{host}]" if ":" in host else host
-        typer.echo(f"becausal: open http://{place}:{bound.getsockname()[1]} in a browser; press Ctrl-C to stop")
+        if not is_local:
+            typer.echo(WARNING, err=True)
+        address = format_address(host, bound.getsockname()[1], token, token_env)
+        typer.echo(f"becausal: open {address}; press Ctrl-C to stop")
         with suppress(KeyboardInterrupt):
             make_server(app).run(sockets=[bound])
+
+
+def format_address(host: str, port: int, token: str | None, token_env: str | None) -> str:
+    """What to open; an unspecified address (0.0.0.0 or ::) is replaced by the name of this machine."""
+    name = socket.gethostname() if host in ("0.0.0.0", "::") else host
+    address = f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+    if token_env is not None:
+        return f"{address} in a browser and enter the token in {token_env}"
+    return f"{address}{f'/?token={token}' if token else ''} in a browser"
 
 
 def _check_minimum(flag: str, value: int, minimum: int) -> None:

@@ -1,20 +1,27 @@
 """`becausal verify`: check every claim of a saved explanation again."""
 
+import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from becausal.core.errors import ModelError
+from becausal.core.errors import InputError, ModelError, OutputError
+from becausal.core.files import open_regular
 from becausal.core.text import one_line
 from becausal.interfaces.cli import options
 from becausal.interfaces.cli.console import open_console, print_table, write_json
-from becausal.models import Loading, open_model
+from becausal.models import KINDS, Loading, open_model
 
 if TYPE_CHECKING:
     from becausal.api.explanation import Explanation
     from becausal.core.checks import Claim
     from becausal.core.contracts import Classifier
+    from becausal.core.explanation import Origin
+
+PRIVATE = ("header", "token_env", "ca", "cache", "cache_mb")  # endpoint options that are never taken from a record
+MOST_BYTES = 2**33  # of the masks that test whether a set is minimal
 
 
 @options.expand_options
@@ -28,28 +35,43 @@ def verify(
             "-m",
             metavar="SPEC",
             rich_help_panel=options.MODEL,
-            help="Model to check the claims with. Default: the model that was explained.",
+            help="Model to check the claims with. Default: the model that was explained, if it is bundled, or an ONNX file "
+            "that has not changed.",
         ),
     ] = None,
+    trust: Annotated[
+        bool,
+        typer.Option(
+            "--trust",
+            rich_help_panel=options.MODEL,
+            help="Use the model that the saved explanation names, even if that runs code or calls a server.",
+        ),
+    ] = False,
     as_json: options.AsJson = False,
     loading: options.LoadingOptions,
 ) -> None:
     """Check every claim of a saved explanation again, with the model.
 
-    The model and its options are those of the saved explanation unless you give others. Exit status: 0 if all claims
-    hold, 1 if one does not.
+    The model and its options are those of the saved explanation unless you give others. A saved explanation may come
+    from somebody else, so models that run code or call a server are used only with --model or --trust. Exit status: 0
+    if all claims hold, 1 if one does not.
 
     **Examples**
 
     - `becausal verify becausal-out/photo`
+    - `becausal verify becausal-out/photo --model python:mine.py:predict`
     - `becausal verify becausal-out/photo --model other.onnx --json`
     """
     from becausal.api import verify as verify_claims
     from becausal.api.explanation import Explanation
 
     explanation = Explanation.load(folder)
-    classifier = load_again(explanation, model, loading)
-    claims = verify_claims(explanation, classifier)
+    check_size(explanation)
+    classifier = load_again(explanation.origin, model, loading, trust=trust)
+    try:
+        claims = verify_claims(explanation, classifier)
+    except IndexError:
+        raise OutputError(f"the model has no class {explanation.label_id}: it is not the model that was explained") from None
     notes = compare_models(explanation, classifier)
     if as_json:
         write_json(make_record(explanation, folder, claims, notes))
@@ -59,15 +81,113 @@ def verify(
         raise typer.Exit(1)
 
 
-def load_again(explanation: "Explanation", model: str | None, loading: Loading) -> "Classifier":
-    """Load the given model, or the one that was explained, with the options it was loaded with."""
-    origin = explanation.origin
+def check_size(explanation: "Explanation") -> None:
+    """Raise OutputError for a saved explanation whose claims would take too much memory to check."""
+    import numpy as np
+
+    from becausal.core.regions import cells
+
+    for stated in explanation.sets:
+        if stated.checks.minimal_grain is not None:
+            number = cells(stated.visible.shape, stated.checks.minimal_grain)
+            size = len(np.unique(number[stated.visible])) * stated.visible.size
+            if size > MOST_BYTES:
+                raise OutputError(
+                    f"checks.minimal_grain is too small to check: it would take {size / 1e9:,.0f} GB of memory"
+                )
+
+
+def load_again(origin: "Origin", model: str | None, loading: Loading, *, trust: bool = False) -> "Classifier":
+    """Load the given model, or the one that was explained, with the options it was loaded with.
+
+    Raises:
+        ModelError: The record names a model that needs the user's word, or that is not there any more.
+    """
+    recorded = read_options(origin, trust=trust)
     if model is not None:
-        return open_model(model, loading, uncached=True)
+        return open_model(model, loading.over(recorded) if is_same_model(model, origin) else loading, uncached=True)
+    given = loading.over(recorded)
+    if not trust:
+        check_model(origin)
+        check_toml(origin, given, is_given=loading.preprocess is not None)
     try:
-        return open_model(origin.model, loading.over(Loading.from_record(origin.loading)), uncached=True)
+        return open_model(origin.model, given, uncached=True)
     except ModelError as error:
         raise ModelError(f"the explained model cannot be loaded, give one with --model: {error}") from error
+
+
+def read_options(origin: "Origin", *, trust: bool) -> Loading:
+    """The recorded loading options, without those that send secrets or, unless trusted, read files."""
+    recorded = Loading.from_record(origin.loading)
+    kept = tuple(pair for pair in recorded.endpoint if pair.partition("=")[0].strip().replace("-", "_") not in PRIVATE)
+    labels = None if isinstance(recorded.labels, str) and not trust else recorded.labels
+    return replace(recorded, endpoint=kept, labels=labels)
+
+
+def is_same_model(model: str, origin: "Origin") -> bool:
+    """Whether the model that the user gives is the explained one, perhaps at another place."""
+    from becausal.api.origins import hash_file, model_file
+
+    file = model_file(model)
+    return model == origin.model or (file is not None and hash_file(file) == (origin.model_sha256 or ""))
+
+
+def check_model(origin: "Origin") -> None:
+    """Raise ModelError unless the model of a record is harmless: bundled, or an ONNX file with the recorded hash."""
+    from becausal.api.origins import hash_file, model_file
+
+    spec, kind = origin.model, origin.model.partition(":")[0]
+    if spec == "bundled":
+        return
+    shown = one_line(spec, 200)
+    if kind not in KINDS and not spec.lower().endswith(".onnx"):
+        raise ModelError(f"the explained model, {shown}, was not loaded from a file: give it with --model")
+    file = model_file(spec)
+    if file is None or (kind in KINDS and kind != "onnx"):
+        raise ModelError(
+            f"the record names the model {shown}, which would run code or use the network: give the model with --model, "
+            "or add --trust if you trust whoever wrote this folder"
+        )
+    digest = None if _is_remote(file) else hash_file(file)
+    if digest is None:
+        raise ModelError(f"the explained model is not at {one_line(file, 200)} (any more): give its place with --model")
+    if digest != origin.model_sha256:
+        raise ModelError(
+            f"{one_line(file, 200)} is not the model that was explained: its sha256 was "
+            f"{one_line(origin.model_sha256, 12)}…, now {digest[:12]}…; give a model with --model, or add --trust"
+        )
+
+
+def check_toml(origin: "Origin", loading: Loading, *, is_given: bool) -> None:
+    """Raise ModelError unless the TOML file that the model would be loaded with is the recorded one, or the user's."""
+    from becausal.api.origins import hash_file, toml_file
+
+    file = toml_file(origin.model, loading.preprocess)
+    if file is None or (is_given and str(loading.preprocess).endswith(".toml")):
+        return
+    then, now = origin.files.get("toml", {}).get("sha256"), None if _is_remote(file) else hash_file(file)
+    if then != now or _reads_elsewhere(file):
+        raise ModelError(
+            f"{one_line(file, 200)}, which says how the model is loaded, is not the file that was used for the explanation: "
+            "give --model, or add --trust"
+        )
+
+
+def _reads_elsewhere(toml: Path) -> bool:
+    """Whether a TOML file names a labels file outside of its own folder."""
+    try:
+        with open_regular(toml) as file:
+            labels = tomllib.load(file).get("labels")
+        return isinstance(labels, str) and not (toml.parent / labels).resolve().is_relative_to(toml.parent.resolve())
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, RecursionError, InputError):
+        return True
+
+
+def _is_remote(path: Path) -> bool:
+    """Whether opening a path would call another machine, on Windows."""
+    return str(path).startswith(("//", "\\\\"))
 
 
 def compare_models(explanation: "Explanation", classifier: "Classifier") -> list[str]:

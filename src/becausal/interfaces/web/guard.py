@@ -1,4 +1,4 @@
-"""ASGI middleware that lets only the page's own requests through to gradio, within size limits.
+"""ASGI middleware that lets only the page's own requests through to gradio, with a token where one is needed, in limits.
 
 gradio can serve files, take uploads and fetch URLs. The page needs none of that: a request that is not listed here gets a
 404. Events may carry plain values only, so none of them can name a file.
@@ -8,11 +8,13 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
-from contextlib import nullcontext
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
+from becausal.interfaces.web.access import SIGNED_IN, TOKEN_NEEDED, Access
+from becausal.interfaces.web.connections import Client, Connections, IncomingUpload, IncomingUploads, TooMany
 from becausal.interfaces.web.limits import Limits
+from becausal.interfaces.web.streams import Streams
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -20,16 +22,14 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-EVENT_PATH, UPLOAD_PATH = "/gradio_api/queue/join", "/image"
+EVENT_PATH, STREAM_PATH, UPLOAD_PATH = "/gradio_api/queue/join", "/gradio_api/queue/data", "/image"
 GET_PATHS = re.compile(
-    r"/|/config|/theme\.css|/favicon\.ico|/robots\.txt|/(assets|static|svelte)/[\w./-]+|/download/[\w-]{20,64}"
+    r"/|/config|/theme\.css|/favicon\.ico|/robots\.txt|/(assets|static|svelte)/[\w./-]+|/(download|shown)/[\w-]{20,64}"
     r"|/gradio_api/(theme\.css|startup-events|app_id|queue/data|heartbeat/[\w-]{6,64})",
     re.ASCII,
 )
 POST_PATHS = (EVENT_PATH, UPLOAD_PATH)
 SESSION_ID = re.compile(r"[\w-]{6,64}", re.ASCII)
-MAX_UPLOADS = 16  # at once
-BODY_TIMEOUT = 60.0  # seconds
 MAX_CHARACTERS = 200  # of a value in an event
 MAX_VALUES = 16
 
@@ -59,14 +59,26 @@ class Guard:
     """Checks every request before the app sees it.
 
     hosts: accepted host names, without a port; None for any. On loopback they prevent DNS rebinding: a page of another
-    site whose name was made to point here cannot talk to this server.
+    site whose name was made to point here cannot talk to this server. token: needed by every request; None for no token.
+    connections: of the server, for its protocol. streams: who follows the events of a session.
     """
 
-    def __init__(self, app: App, *, limits: Limits, hosts: frozenset[str] | None) -> None:
+    def __init__(
+        self,
+        app: App,
+        *,
+        limits: Limits,
+        hosts: frozenset[str] | None,
+        token: str | None = None,
+        streams: Streams | None = None,
+    ) -> None:
+        self.connections = Connections(limits)
         self._app = app
         self._limits = limits
         self._hosts = hosts
-        self._uploads = asyncio.Semaphore(MAX_UPLOADS)
+        self._access = Access(token) if token is not None else None
+        self._uploads = IncomingUploads(limits)
+        self._streams = streams or Streams()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -75,40 +87,91 @@ class Guard:
         if scope["type"] != "http":  # the page uses no websockets
             await send({"type": "websocket.close", "code": 1008})
             return
-        send = _add_headers(send)
+        client: Client = scope.get("client") or ("", 0)
+        self.connections.begin(client)
         try:
+            await self._answer(scope, receive, self._wrap_send(scope, send))
+        finally:
+            self.connections.end(client)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer it with an error."""
+        try:
+            self._check_host(scope)
+            if self._access is not None and not self._access.is_signed_in(scope):
+                await _send_sign_in(scope, send, self._access.sign_in(scope))
+                return
             self._check(scope)
-            if scope["method"] == "POST":
-                slot = self._uploads if scope["path"] == UPLOAD_PATH else nullcontext()
-                async with slot, asyncio.timeout(BODY_TIMEOUT):
-                    body = await self._read_body(scope, receive)
-                receive = _replay(body, receive)
+            if scope["method"] != "POST":
+                await self._pass_on(scope, receive, send)
+            elif scope["path"] == UPLOAD_PATH:
+                await self._receive_upload(scope, receive, send)
+            else:
+                async with asyncio.timeout(self._limits.body_seconds):
+                    body = rewrite_event(scope, await self._read_body(scope, receive))
+                await self._app(scope, _replay(body, receive), send)
         except RequestRejected as rejected:
             await _send_error(send, rejected.status, rejected.reason)
         except TimeoutError:
             await _send_error(send, 408, "timed out while receiving the request")
-        else:
+        except TooMany:
+            await _send_error(send, 503, "too many uploads at once: try again in a minute")
+
+    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request without a body on; a stream of events is registered while it lasts."""
+        if scope["path"] != STREAM_PATH:
             await self._app(scope, receive, send)
+            return
+        query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=20)
+        async with self._streams.follow(query.get("session_hash", [""])[0], send) as watched_send:
+            await self._app(scope, receive, watched_send)
+
+    async def _receive_upload(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Receive an upload and pass it on; it counts until it has been checked."""
+        upload = None
+        try:
+            async with asyncio.timeout(self._limits.body_seconds) as deadline:
+                upload = self._uploads.admit((scope.get("client") or ("",))[0], deadline)
+                body = await self._read_body(scope, receive, upload)
+            upload.deadline = None
+            await self._app(scope, _replay(body, receive), send)
+        finally:
+            if upload is not None:
+                self._uploads.remove(upload)
+
+    def _wrap_send(self, scope: Scope, send: Send) -> Send:
+        """Add the headers to every response, and close the connection if the client does not read it."""
+        client: Client = scope.get("client") or ("", 0)
+
+        async def wrapped(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *HEADERS]
+            await self.connections.watch_send(client, send(message))
+
+        return wrapped
+
+    def _check_host(self, scope: Scope) -> None:
+        """Reject other host names."""
+        host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+        if self._hosts is not None and strip_port(host) not in self._hosts:
+            raise RequestRejected(421, "unknown host name")
 
     def _check(self, scope: Scope) -> None:
         """Reject what the page does not request."""
-        headers = {key: value for key, value in scope["headers"] if key in (b"host", b"origin")}
-        host = headers.get(b"host", b"").decode("latin-1")
-        if self._hosts is not None and strip_port(host) not in self._hosts:
-            raise RequestRejected(421, "unknown host name")
+        headers = dict(scope["headers"])
         path, method = scope["path"], scope["method"]
         if method in ("GET", "HEAD"):
             if not GET_PATHS.fullmatch(path) or ".." in path or b"deep_link" in scope["query_string"]:
                 raise RequestRejected(404, "not found")
         elif method == "POST" and path in POST_PATHS:
-            origin = headers.get(b"origin")
+            origin, host = headers.get(b"origin"), headers.get(b"host", b"").decode("latin-1")
             if origin is not None and urlsplit(origin.decode("latin-1")).netloc != host:
                 raise RequestRejected(403, "requests from other sites are not allowed")
         else:
             raise RequestRejected(404 if method == "POST" else 405, "not found")
 
-    async def _read_body(self, scope: Scope, receive: Receive) -> bytes:
-        """The body, within its size limit; an event is parsed and rewritten with its allowed values only."""
+    async def _read_body(self, scope: Scope, receive: Receive, upload: IncomingUpload | None = None) -> bytes:
+        """The body, within its size limit."""
         limit = self._limits.upload_bytes if scope["path"] == UPLOAD_PATH else self._limits.body_bytes
         too_large = RequestRejected(413, f"too large: the limit is {limit / 1e6:g} MB")
         declared = dict(scope["headers"]).get(b"content-length", b"0")
@@ -121,22 +184,26 @@ class Guard:
                 raise RequestRejected(400, "the request is incomplete")
             parts.append(message.get("body", b""))
             length += len(parts[-1])
+            if upload is not None:
+                self._uploads.add_bytes(upload, len(parts[-1]))
             if length > limit:
                 raise too_large
             if not message.get("more_body", False):
                 break
-        body = b"".join(parts)
-        if scope["path"] != EVENT_PATH:
-            return body
-        scope["headers"] = [(k, v) for k, v in scope["headers"] if k not in (b"content-length", b"content-type")]
-        body = json.dumps(parse_event(body)).encode()
-        scope["headers"] += [(b"content-length", str(len(body)).encode()), (b"content-type", b"application/json")]
-        return body
+        return b"".join(parts)
 
 
 def strip_port(host: str) -> str:
     """The name in a Host header, e.g. example.org:80 or [::1]:80."""
     return host.partition("]")[0].lstrip("[").lower() if host.startswith("[") else host.partition(":")[0].lower()
+
+
+def rewrite_event(scope: Scope, body: bytes) -> bytes:
+    """The body of an event with its allowed values only; the headers are adapted."""
+    body = json.dumps(parse_event(body)).encode()
+    scope["headers"] = [(k, v) for k, v in scope["headers"] if k not in (b"content-length", b"content-type")]
+    scope["headers"] += [(b"content-length", str(len(body)).encode()), (b"content-type", b"application/json")]
+    return body
 
 
 def parse_event(body: bytes) -> dict[str, Any]:
@@ -183,17 +250,25 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replayed
 
 
-def _add_headers(send: Send) -> Send:
-    async def send_with_headers(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", ()), *HEADERS]
-        await send(message)
-
-    return send_with_headers
+async def _send_sign_in(scope: Scope, send: Send, cookie: bytes | None) -> None:
+    """Set the cookie of a client that has the token, or ask for the token."""
+    if cookie is not None:
+        await _send_reply(send, 200, SIGNED_IN, (b"set-cookie", cookie))
+    elif scope["path"] == "/" and scope["method"] == "GET":
+        await _send_reply(send, 401, TOKEN_NEEDED)
+    else:
+        await _send_error(send, 401, "the token is missing or wrong: open the address that becausal serve has printed")
 
 
 async def _send_error(send: Send, status: int, reason: str) -> None:
-    body = json.dumps({"error": reason}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await _send_reply(send, status, json.dumps({"error": reason}), media_type=b"application/json")
+
+
+async def _send_reply(
+    send: Send, status: int, text: str, *headers: tuple[bytes, bytes], media_type: bytes = b"text/html; charset=utf-8"
+) -> None:
+    """A short response, after which the connection is closed: the rest of the request is not wanted."""
+    body = text.encode()
+    lines = [(b"content-type", media_type), (b"content-length", str(len(body)).encode()), (b"cache-control", b"no-store")]
+    await send({"type": "http.response.start", "status": status, "headers": [*lines, (b"connection", b"close"), *headers]})
     await send({"type": "http.response.body", "body": body})

@@ -2,7 +2,9 @@
 
 import threading
 import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from hashlib import sha256
 from io import BytesIO
 from typing import TYPE_CHECKING
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 
 from becausal.core.contracts import Classifier
 from becausal.core.errors import ImageError
+from becausal.core.text import one_line
 from becausal.images.loading import InputImage, load_image
 from becausal.interfaces.web.limits import Limits
 from becausal.render.pages import data_uri
@@ -19,9 +22,14 @@ from becausal.scenes import make_scene
 
 if TYPE_CHECKING:
     from PIL import Image
+    from PIL.ImageFile import ImageFile
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # common formats; none of their decoders starts a program
 PREVIEW_SIDE = 720  # pixels of the longest side of the preview
+LOSSLESS_SIDE = 960  # the same of images that are shown without loss
+COUNTED_FORMATS = ("TIFF", "GIF")  # formats whose header does not tell the number of frames
+ORIENTATION = 0x0112  # the EXIF tag
+SMALL_PIXELS = 4_000_000
 _decoding = threading.Lock()  # one at a time: decoding a large image takes a few hundred megabytes
 
 #: Label and seed of scenes whose object is partly covered and that the bundled classifier gets right.
@@ -55,21 +63,48 @@ def decode_image(upload: Upload, limits: Limits) -> InputImage:
     """Decode an uploaded file; raises ImageError if it is not an image or has too many pixels."""
     from PIL import Image
 
-    with _decoding, warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             opened = Image.open(BytesIO(upload.data), formats=FORMATS)
         except Exception:  # Pillow's decoders raise many types of errors on damaged files
             raise ImageError(f"{upload.name} is not an image: expected a JPEG, PNG, WebP, GIF, BMP or TIFF file") from None
-        with opened:
-            if opened.width * opened.height > limits.pixels:
+        pixels = opened.width * opened.height
+        with opened, _decoding if pixels > SMALL_PIXELS else nullcontext():
+            if pixels > limits.pixels:
                 raise ImageError(
                     f"{upload.name} has {opened.width:,} x {opened.height:,} pixels; the limit is "
                     f"{limits.pixels / 1e6:.0f} million: reduce its size first"
                 )
-            opened.filename = upload.name
-            image = load_image(opened)
-    return replace(image, name=upload.name, sha256=sha256(upload.data).hexdigest())
+            frame, notes = _first_frame(opened, upload.name)
+            image = load_image(frame)
+    return replace(image, name=upload.name, sha256=sha256(upload.data).hexdigest(), notes=(*notes, *image.notes))
+
+
+def _first_frame(opened: "ImageFile", name: str) -> tuple["Image.Image", tuple[str, ...]]:
+    """The image without its further frames, and notes.
+
+    The number of frames of a TIFF or GIF file is found by reading all of them. That takes minutes for a hostile file, so
+    nothing that follows may ask for it: these images are replaced by a copy of the first frame.
+    """
+    from PIL import Image
+
+    opened.filename = name
+    if opened.format not in COUNTED_FORMATS:
+        return opened, ()
+    try:
+        notes = ("animated: first frame only",) if getattr(opened, "is_animated", False) else ()
+        opened.seek(0)
+        frame = opened.copy()
+        orientation = opened.getexif().get(ORIENTATION, 1)
+    except Exception as error:  # see above
+        reason = one_line(error, 200)
+        raise ImageError(f"{name} cannot be decoded, it may be damaged or cut short: {reason}") from None
+    exif = Image.Exif()
+    exif[ORIENTATION] = orientation
+    frame.info["exif"] = exif.tobytes()
+    frame.filename = name  # type: ignore[attr-defined]
+    return frame, notes
 
 
 def check_image_size(image: InputImage, classifier: Classifier, limits: Limits) -> None:
@@ -91,33 +126,48 @@ def to_pillow(image: InputImage) -> "Image.Image":
     return pillow
 
 
-def preview_uri(image: InputImage) -> str:
-    """The image, reduced to `PREVIEW_SIDE` where it is larger, as a data URI."""
-    pillow = to_pillow(image)
+def make_preview(image: InputImage) -> tuple[bytes, str]:
+    """The image, reduced to `PREVIEW_SIDE` where it is larger, as a file: its content and media type."""
+    pillow, file_format = to_pillow(image), "PNG" if max(image.grid) <= PREVIEW_SIDE else "JPEG"
     pillow.thumbnail((PREVIEW_SIDE, PREVIEW_SIDE))
-    return pillow_uri(pillow, "PNG" if max(image.grid) <= PREVIEW_SIDE else "JPEG")
+    return _encode(pillow, file_format), f"image/{file_format.lower()}"
 
 
+@lru_cache(32)
 def thumbnail_uri(upload: Upload, side: int = 144) -> str:
     """A small square version of an example as a data URI."""
     from PIL import Image
 
     with Image.open(BytesIO(upload.data), formats=FORMATS) as image:
-        return pillow_uri(image.convert("RGB").resize((side, side)), "JPEG")
+        return data_uri(_encode(image.convert("RGB").resize((side, side)), "JPEG"), "image/jpeg")
 
 
-def array_uri(pixels: NDArray[np.uint8], file_format: str = "PNG") -> str:
-    """(h, w, 3) colours or (h, w) grey levels as a data URI."""
+def array_uri(pixels: NDArray[np.uint8]) -> str:
+    """(h, w, 3) colours as the data URI of a JPEG file."""
     from PIL import Image
 
-    return pillow_uri(Image.fromarray(pixels), file_format)
+    return data_uri(_encode(Image.fromarray(pixels), "JPEG"), "image/jpeg")
 
 
-def pillow_uri(image: "Image.Image", file_format: str) -> str:
-    """An image as a data URI: no image of a client gets a file or a URL of its own."""
+def encode_shown(pixels: NDArray[np.uint8]) -> tuple[bytes, str]:
+    """(h, w, 3) colours as a file for the page, content and media type: PNG where single pixels can be seen, else JPEG."""
+    from PIL import Image
+
+    file_format = "PNG" if max(pixels.shape) <= LOSSLESS_SIDE else "JPEG"
+    return _encode(Image.fromarray(pixels), file_format), f"image/{file_format.lower()}"
+
+
+def encode_png(pixels: NDArray[np.uint8]) -> bytes:
+    """(h, w, 3) colours or (h, w) grey levels as a PNG file."""
+    from PIL import Image
+
+    return _encode(Image.fromarray(pixels), "PNG")
+
+
+def _encode(image: "Image.Image", file_format: str) -> bytes:
     buffer = BytesIO()
     image.save(buffer, file_format, quality=86)  # used by JPEG only
-    return data_uri(buffer.getvalue(), f"image/{file_format.lower()}")
+    return buffer.getvalue()
 
 
 def make_examples(size: int = 256) -> tuple[Upload, ...]:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from becausal.api import Status
-from becausal.core.contracts import Saliency
 from becausal.core.errors import BecausalError, InputError
 from becausal.core.text import one_line
 from becausal.interfaces.web.limits import Limits
@@ -39,7 +39,7 @@ class JobProgress:
     updates: int = 0
     calls: int = 0
     status: Status | None = None
-    depth: Saliency | None = None
+    depth: NDArray[np.float32] | None = None
 
 
 class BackgroundJob(Generic[T]):
@@ -53,13 +53,14 @@ class BackgroundJob(Generic[T]):
         self.ahead = 0  # jobs before this one in the queue; set by the queue
         self.ended = threading.Event()
         self.is_stopping = False
-        self._function = function
+        self._function: JobFunction[T] | None = function
         self._limits = limits
         self._clock = clock
         self._was_interrupted = False
         self._started = 0.0
         self._earlier_calls = 0  # of the methods that have finished
         self._polled = clock()
+        self._lock = threading.Lock()
 
     def poll(self) -> JobProgress:
         """The current progress; a job that is not polled for a while is stopped."""
@@ -67,17 +68,24 @@ class BackgroundJob(Generic[T]):
         return self.progress
 
     def stop(self) -> None:
-        """Ask for the best result so far; a job that has not started ends without one."""
+        """Ask for the best result so far; a job that has not started ends at once without one."""
         self.is_stopping = True
+        with self._lock:
+            if self.state == "waiting":
+                self.cancel()
 
     def run(self) -> None:
-        """Run the job in this thread and keep its result or error."""
+        """Run the job in this thread and keep its result or error; what only the search needs is dropped at the end."""
+        with self._lock:
+            if self.state != "waiting":
+                return
+            self.state = "running"
+        function, self._function = self._function, None
         self._started = self._clock()
-        self.state = "running"
         try:
-            if self._must_stop():
+            if self._must_stop() or function is None:
                 raise KeyboardInterrupt
-            self.result = self._function(self._update)
+            self.result = function(self._update)
             self.state = "done"
         except KeyboardInterrupt:
             self._fail(STOPPED)
@@ -88,10 +96,18 @@ class BackgroundJob(Generic[T]):
         except Exception as error:  # an error in a library must not end the server
             self._fail(f"unexpected {type(error).__name__}: {one_line(error, 200)}")
         finally:
+            self.progress = JobProgress(self.progress.updates, self.progress.calls)
             self.ended.set()
+
+    def take_result(self) -> T:
+        """The result of a job that is done, which is given away once."""
+        result, self.result = self.result, None
+        assert result is not None
+        return result
 
     def cancel(self) -> None:
         """End a job that has not started."""
+        self._function = None
         self._fail(STOPPED)
         self.ended.set()
 
@@ -113,7 +129,7 @@ class BackgroundJob(Generic[T]):
             self._earlier_calls += before.status.calls
         depth = before.depth
         if depth is None or depth.shape != status.visible.shape:
-            depth = np.zeros(status.visible.shape)
+            depth = np.zeros(status.visible.shape, np.float32)
         if before.status is None or status.size != before.status.size:
             depth = depth.copy()  # another thread may be drawing the previous one
             depth[status.visible] = np.maximum(depth[status.visible], -np.log(max(status.size, 1e-12)))
@@ -134,6 +150,7 @@ class JobQueue:
         """Append a job; raises InputError if the queue is full."""
         job: BackgroundJob[T] = BackgroundJob(function, self.limits)
         with self._lock:
+            self._count_ahead()
             if len(self._waiting) >= self.limits.waiting:
                 raise InputError(f"the queue is full ({len(self._waiting)} searches are waiting): try again in a minute")
             self._waiting.append(job)  # type: ignore[arg-type]
@@ -165,5 +182,7 @@ class JobQueue:
                 self._running.remove(job)
 
     def _count_ahead(self) -> None:
+        """Remove the jobs that were stopped while they waited, and number the others."""
+        self._waiting = [job for job in self._waiting if not job.ended.is_set()]
         for ahead, job in enumerate(self._waiting):
             job.ahead = ahead

@@ -11,14 +11,23 @@ class Limits:
         upload_bytes: Size of an image file.
         pixels: Pixels of an image.
         unresized_pixels: Pixels of an image for a model that takes images of any size as they are.
+        decode_seconds: Processor time in which an uploaded file must be decoded.
+        decode_bytes: Memory for decoding an uploaded file.
         body_bytes: Size of any other request.
+        body_seconds: Time in which the body of a request must arrive.
+        header_seconds: Time in which the headers of a request must arrive; also for a client that stops reading.
+        connections: Open connections.
+        client_connections: Open connections of one client address.
+        uploads: Uploads that are received at once.
+        client_uploads: The same for one client address; one more replaces the slowest of them.
+        receiving_bytes: Size of all uploads that are being received and checked.
         workers: Searches that run at once.
         waiting: Searches that wait in the queue.
         max_calls: Model calls of a search.
         seconds: Duration of a search; then the best result so far is kept.
-        unwatched_seconds: Time after which a search that no client polls is stopped.
+        unwatched_seconds: Time after which a search that no client follows is stopped.
         sessions: Sessions that are kept.
-        held_bytes: Size of the images of all sessions.
+        held_bytes: Size of what is kept for all sessions: image files, results, images shown on the page.
         idle_seconds: Time after which an unused session is dropped.
         closed_seconds: The same for a session whose tab was closed.
     """
@@ -26,7 +35,16 @@ class Limits:
     upload_bytes: int = 10_000_000
     pixels: int = 40_000_000
     unresized_pixels: int = 1_000_000
+    decode_seconds: int = 10
+    decode_bytes: int = 2_000_000_000
     body_bytes: int = 64_000
+    body_seconds: float = 60.0
+    header_seconds: float = 15.0
+    connections: int = 600
+    client_connections: int = 200
+    uploads: int = 64
+    client_uploads: int = 32
+    receiving_bytes: int = 200_000_000
     workers: int = 2
     waiting: int = 60
     max_calls: int = 5_000

@@ -7,16 +7,25 @@ from typing import Any
 import gradio as gr
 
 from becausal.api.explanation import Explanation
+from becausal.core.comparison import Comparison
 from becausal.core.contracts import Classifier
 from becausal.core.errors import BecausalError, InputError
 from becausal.interfaces.web import panels, results
-from becausal.interfaces.web.images import Upload, check_image_size, decode_image, preview_uri
+from becausal.interfaces.web.images import Upload, check_image_size, decode_image, make_preview
 from becausal.interfaces.web.job_queue import BackgroundJob, JobQueue
 from becausal.interfaces.web.limits import Limits
-from becausal.interfaces.web.predictions import find_witness, predict_top_labels, view_pixels
+from becausal.interfaces.web.predictions import TopLabels, find_witness, predict_top_labels, view_pixels
 from becausal.interfaces.web.rendering import render
 from becausal.interfaces.web.sessions import Session, Sessions, StoredResult
-from becausal.interfaces.web.tasks import CompareTask, ExplainTask, available_methods, find_model, make_request
+from becausal.interfaces.web.streams import Streams
+from becausal.interfaces.web.tasks import (
+    CompareTask,
+    ExplainResult,
+    ExplainTask,
+    available_methods,
+    find_model,
+    make_request,
+)
 from becausal.render.wording import format_confidence
 
 POLL_SECONDS = 0.15
@@ -29,7 +38,8 @@ Updates = tuple[Any, ...]  # one value for each output component of an event
 class Page:
     """The handlers, for any number of clients at once.
 
-    models: the server's models by the name that is shown; clients cannot add one.
+    models: the server's models by the name that is shown; clients cannot add one. streams: who follows the events of a
+    session; without it everyone does.
     """
 
     def __init__(
@@ -39,23 +49,26 @@ class Page:
         queue: JobQueue,
         examples: tuple[Upload, ...],
         limits: Limits,
+        streams: Streams | None = None,
     ) -> None:
         self.models = dict(models)
         self.sessions = sessions
         self.queue = queue
         self.examples = examples
         self.limits = limits
+        self.streams = streams
 
     def load(self, request: gr.Request) -> Updates:
-        """The page was opened: show the first example."""
+        """The page was opened: show the first example of the bundled model, or an invitation to choose an image."""
         session = self._session(request)
-        return self._choose(session, session.upload or self.examples[0], next(iter(self.models)))
+        return self._choose(session, session.upload, next(iter(self.models)))
 
     def choose_example(self, model: str, event: gr.EventData, request: gr.Request) -> Updates:
         """An example was selected."""
         session, number = self._session(request), _event_value(event, "example", int)
-        is_valid = number is not None and 0 <= number < len(self.examples)
-        return self._choose(session, self.examples[number] if is_valid else session.upload, model)
+        examples = self._examples_of(model)
+        is_valid = number is not None and 0 <= number < len(examples)
+        return self._choose(session, examples[number] if is_valid else session.upload, model)
 
     def choose_upload(self, model: str, event: gr.EventData, request: gr.Request) -> Updates:
         """An image was uploaded; the event carries its token."""
@@ -77,30 +90,35 @@ class Page:
     def _choose(self, session: Session, upload: Upload | None, model: str, error: str = "") -> Updates:
         """Show an image and its predicted labels, and clear earlier results; of concurrent choices the last one wins."""
         choice = session.latest_choice = object()
-        uri, model_before, session.requested_model = "", session.model, model
+        preview, model_before, session.requested_model = None, session.model, model
+        top_labels: TopLabels = ()
+        side = 0
         try:
             classifier = find_model(self.models, model)
+            upload = self._replace_example(upload, model)
             if upload is not None:
                 image = decode_image(upload, self.limits)
                 check_image_size(image, classifier, self.limits)
-                top_labels, uri = predict_top_labels(image, classifier), preview_uri(image)
+                top_labels, preview = predict_top_labels(image, classifier), make_preview(image)
+                side = max(view_pixels(image, classifier).shape[:2])
         except BecausalError as failure:
             error, upload = str(failure), session.upload
-            uri = preview_uri(decode_image(upload, self.limits)) if upload is not None else ""
+            preview = make_preview(decode_image(upload, self.limits)) if upload is not None else None
         else:
-            if upload is not None and session.latest_choice is choice:
+            if session.latest_choice is choice:
                 session.clear()
-                session.upload, session.model, session.top_labels = upload, model, top_labels
-                session.side = max(view_pixels(image, classifier).shape[:2])
+                session.upload, session.model, session.top_labels, session.side = upload, model, top_labels, side
         if session.latest_choice is not choice:
             return _unchanged()
         session.requested_model = session.model
         model = session.model or next(iter(self.models))
+        publish = session.publisher("image")
+        uri = publish(*preview) if preview is not None else ""
         labels = [(f"{name} {format_confidence(confidence)}".strip(), i) for i, name, confidence in session.top_labels]
         methods = list(available_methods(self.models[model]))
         is_new_model = model != model_before
         return (
-            panels.render_image(self.examples, self.limits, upload, uri, model=model, error=error),
+            panels.render_image(self._examples_of(model), self.limits, upload, uri, model=model, error=error),
             model,
             gr.update(choices=labels, value=labels[0][1] if labels else None),
             gr.update(choices=methods, value="causal") if is_new_model else gr.skip(),
@@ -109,6 +127,18 @@ class Page:
             *("", "", ""),
             render("compare_intro"),
         )
+
+    def _examples_of(self, model: str) -> tuple[Upload, ...]:
+        """The examples for a model: they show what the bundled model knows, and mean nothing to another one."""
+        return self.examples if model in self.models and self.models[model].info.spec == "bundled" else ()
+
+    def _replace_example(self, upload: Upload | None, model: str) -> Upload | None:
+        """The first example if there is no image yet, and no image instead of an example for another model."""
+        examples = self._examples_of(model)
+        if upload is None:
+            return examples[0] if examples else None
+        is_example = any(upload is example for example in self.examples)
+        return None if is_example and not examples else upload
 
     async def explain(
         self,
@@ -131,7 +161,7 @@ class Page:
             yield render("error", message=str(error)), "", "", "", *_buttons(is_busy=False)
             return
         yield render("waiting", ahead=job.ahead), "", "", "", *_buttons(is_busy=True)
-        async for _ in _poll(job, session):
+        async for _ in self._poll(job, session, request):
             html = await asyncio.to_thread(_render_progress, job, task)
             if session.job is job:
                 yield html, *[gr.skip()] * 6
@@ -140,15 +170,9 @@ class Page:
         elif job.result is None:
             yield render("error", message=job.error), "", "", "", *_buttons(is_busy=False)
         else:
-            explanation, ranking = job.result.explanation, job.result.ranking
-            session.explanation = StoredResult(explanation)
-            yield (
-                await asyncio.to_thread(results.render_explanation, explanation, session.explanation.token),
-                "",
-                await asyncio.to_thread(results.render_ranking, explanation, ranking) if ranking else "",
-                await asyncio.to_thread(results.render_others, explanation),
-                *_buttons(is_busy=False),
-            )
+            stage, reveal, others = await asyncio.to_thread(_render_result, session, job.take_result())
+            self.sessions.clean_up()
+            yield stage, "", reveal, others, *_buttons(is_busy=False)
 
     def stop(self, request: gr.Request) -> None:
         """Stop was pressed: finish with the best result so far."""
@@ -168,8 +192,9 @@ class Page:
             witness = find_witness(explanation, find_model(self.models, session.model), row, column)
         except BecausalError as error:
             return render("error", message=str(error))
-        html = results.render_witness(explanation, witness, row, column)
-        return html if session.latest_pixel is choice and session.explanation is not None else gr.skip()
+        if session.latest_pixel is not choice or session.explanation is None:
+            return gr.skip()
+        return results.render_witness(explanation, witness, row, column, session.publisher("witness"))
 
     async def compare(
         self, method: str, other: str, fill: str, label: int, share: float, calls: float, request: gr.Request
@@ -187,7 +212,7 @@ class Page:
             yield render("error", message=str(error)), *_buttons(is_busy=False)
             return
         yield render("waiting", ahead=job.ahead), *_buttons(is_busy=True)
-        async for _ in _poll(job, session):
+        async for _ in self._poll(job, session, request):
             running = panels.render_comparing((method, other), calls=job.progress.calls, is_stopping=job.is_stopping)
             yield running if job.state == "running" else render("waiting", ahead=job.ahead), *[gr.skip()] * 3
         if session.job is not job:
@@ -195,8 +220,8 @@ class Page:
         elif job.result is None:
             yield render("error", message=job.error), *_buttons(is_busy=False)
         else:
-            session.comparison = StoredResult(job.result)
-            html = await asyncio.to_thread(results.render_comparison, job.result, session.comparison.token)
+            html = await asyncio.to_thread(_render_comparison, session, job.take_result())
+            self.sessions.clean_up()
             yield html, *_buttons(is_busy=False)
 
     def close(self, request: gr.Request) -> None:
@@ -218,6 +243,20 @@ class Page:
         session.job = self.queue.submit(task)
         return session.job
 
+    async def _poll(self, job: BackgroundJob[Any], session: Session, request: gr.Request) -> AsyncIterator[None]:
+        """Yields whenever there is new progress, until the job has ended or the session has dropped it.
+
+        Only while a client reads the events: unread ones are kept in memory, and a job that is not polled is stopped.
+        """
+        seen: Updates = ()
+        while not job.ended.is_set() and session.job is job:
+            if self.streams is None or self.streams.is_followed(str(request.session_hash)):
+                now = (job.poll().updates, job.state, job.ahead, job.is_stopping)
+                if now != seen:
+                    seen = now
+                    yield
+            await asyncio.sleep(POLL_SECONDS)
+
 
 def _event_value(event: gr.EventData, name: str, kind: type[Any]) -> Any:
     """A value of an event; None if it is missing or of another type."""
@@ -234,15 +273,22 @@ def _buttons(*, is_busy: bool) -> Updates:
     return gr.update(interactive=not is_busy), gr.update(interactive=not is_busy), gr.update(interactive=is_busy)
 
 
-async def _poll(job: BackgroundJob[Any], session: Session) -> AsyncIterator[None]:
-    """Yields whenever there is new progress, until the job has ended or the session has dropped it."""
-    seen: Updates = ()
-    while not job.ended.is_set() and session.job is job:
-        now = (job.poll().updates, job.state, job.ahead, job.is_stopping)
-        if now != seen:
-            seen = now
-            yield
-        await asyncio.sleep(POLL_SECONDS)
+def _render_result(session: Session, result: ExplainResult) -> tuple[str, str, str]:
+    """Keep a result, and render its parts: the explanation, the slider and the further explanations."""
+    session.explanation, explanation, ranking = result.stored, result.explanation, result.ranking
+    session.images.pop("witness", None)
+    return (
+        results.render_explanation(explanation, result.stored.token, session.publisher("stage")),
+        results.render_ranking(explanation, ranking, session.publisher("reveal")) if ranking is not None else "",
+        results.render_others(explanation, session.publisher("others")),
+    )
+
+
+def _render_comparison(session: Session, result: StoredResult) -> str:
+    """Keep a comparison and render it."""
+    session.comparison, comparison = result, result.content
+    assert isinstance(comparison, Comparison)
+    return results.render_comparison(comparison, result.token, session.publisher("compared"))
 
 
 def _render_progress(job: BackgroundJob[Any], task: ExplainTask) -> str:

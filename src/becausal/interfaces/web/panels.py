@@ -4,14 +4,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from becausal.core.contracts import Pixels, Saliency, Visible
+from becausal.core.contracts import Pixels, Visible
 from becausal.interfaces.web.images import Upload, array_uri, thumbnail_uri
 from becausal.interfaces.web.limits import Limits
 from becausal.interfaces.web.rendering import render
 from becausal.render.painting import paint_explanation, paint_map
 from becausal.render.sheets import Sheet, as_rgb, choose_scale, value_range
 
+MAX_SNAPSHOT_SIDE = 512  # pixels: images of a running search are sent several times a second
 ACTIVITIES = {
     "search": "masking parts of the image",
     "extract": "selecting the first pixels of the ranking",
@@ -44,18 +46,20 @@ class SearchSnapshot:
 
     view: Pixels
     visible: Visible
-    depth: Saliency
+    depth: NDArray[np.float32]
 
     def image_uris(self) -> dict[str, str]:
-        """The explanation and the map so far as data URIs."""
-        h, w = self.visible.shape
-        image = as_rgb(self.view, *value_range(self.view))
-        level = self.depth / max(float(self.depth.max()), 1e-12)
+        """The explanation and the map so far as data URIs, of large views every second or third pixel."""
+        step = -(-max(self.visible.shape) // MAX_SNAPSHOT_SIDE)
+        visible, depth = self.visible[::step, ::step], self.depth[::step, ::step]
+        h, w = visible.shape
+        image = as_rgb(self.view[::step, ::step], *value_range(self.view))
+        level = depth.astype(np.float64) / max(float(self.depth.max()), 1e-12)
         scale = min(2, choose_scale((h, w)))
-        sheet = Sheet(image, image, self.visible, level, np.ones((h, w), bool), (), scale)
+        sheet = Sheet(image, image, visible, level, np.ones((h, w), bool), (), scale)
         return {
-            "explanation": array_uri(paint_explanation(sheet), "JPEG"),
-            "map": array_uri(paint_map(sheet), "JPEG"),
+            "explanation": array_uri(paint_explanation(sheet)),
+            "map": array_uri(paint_map(sheet)),
         }
 
 

@@ -12,29 +12,37 @@ from becausal.api.explanation import Explanation
 from becausal.core.comparison import Comparison
 from becausal.core.contracts import Pixels, Visible
 from becausal.core.explanation import ExplanationRecord
-from becausal.interfaces.web.images import array_uri
+from becausal.interfaces.web.images import encode_png, encode_shown
 from becausal.interfaces.web.predictions import RankingSteps, Witness
 from becausal.interfaces.web.rendering import NBSP, format_share_nbsp, render
+from becausal.interfaces.web.sessions import Publish, embed
 from becausal.render.comparison import COLUMNS, clip_map, format_row
-from becausal.render.pages import data_uri
-from becausal.render.painting import as_png, colour_stops, paint_explanation, paint_map
+from becausal.render.painting import COLOURS, colour_stops, paint_explanation, paint_map
 from becausal.render.sheets import as_rgb, lay_out, value_range
-from becausal.render.wording import describe_checks, describe_stop, format_confidence, format_count
+from becausal.render.wording import (
+    describe_checks,
+    describe_extent,
+    describe_stop,
+    format_confidence,
+    format_count,
+    headline,
+    list_claims,
+)
 
+VISIBLE_DIP = 0.1  # fall of the confidence behind the explanation that needs a sentence
 CHECKS = ("sufficient", "minimal", "necessary")  # of all checks, those shown on the page
 
 
-def render_explanation(explanation: Explanation, token: str) -> str:
+def render_explanation(explanation: Explanation, token: str, publish: Publish = embed) -> str:
     """The result: a sentence, explanation and map, statistics, checks and the download link."""
-    floor = explanation.target.floor
     return render(
         "explanation",
         explanation=explanation,
+        headline=[replace(span, text=span.text.replace(" %", f"{NBSP}%")) for span in headline(explanation)],
         token=token,
         summary=json.dumps(summarise(explanation)),
-        floor=f"{floor:{'.2f' if floor >= 0.01 else '.1g'}}" if floor > 0 else "",
         warning=describe_stop(explanation),
-        images=_image_uris(explanation),
+        images=_publish_images(explanation, publish),
         pieces=format_count(explanation.pieces, "piece"),
         pixel_attributes=_pixel_attributes(explanation),
         colour_stops=colour_stops(),
@@ -72,28 +80,36 @@ def central_pixel(explanation: Explanation) -> tuple[int, int]:
     return int(rows[i]), int(columns[i])
 
 
-def render_others(explanation: Explanation) -> str:
+def render_others(explanation: Explanation, publish: Publish = embed) -> str:
     """Several explanations side by side; empty if there is only one."""
     if not explanation.others:
         return ""
     sheet = lay_out(explanation)
     images = [
         {
-            "uri": data_uri(as_png(paint_explanation(replace(sheet, visible=visible)), sheet)),
-            "size": float(visible.mean()),
+            "uri": publish(*encode_shown(paint_explanation(sheet.only(number)))),
+            "colour": COLOURS[number % len(COLOURS)],
+            "extent": describe_extent(found).replace(" %", f"{NBSP}%"),
+            "claims": ", ".join(list_claims(found)),
         }
-        for visible in (explanation.visible, *explanation.others)
+        for number, found in enumerate(explanation.sets)
     ]
-    return render("others", label=explanation.label, images=images)
+    are_sufficient = all(found.checks.sufficient for found in explanation.sets)
+    return render("others", label=explanation.label, images=images, are_sufficient=are_sufficient)
 
 
-def render_comparison(comparison: Comparison, token: str) -> str:
+def render_comparison(comparison: Comparison, token: str, publish: Publish = embed) -> str:
     """Two methods side by side: maps, explanations and a table of metrics."""
     cells = [format_row(row) for row in comparison.rows if row.explanation is not None]
     methods = [
         {"name": row.method, "error": row.error or ""}
         if row.explanation is None
-        else {"name": row.method, "error": None, "size": row.explanation.size, "images": _image_uris(row.explanation)}
+        else {
+            "name": row.method,
+            "error": None,
+            "size": row.explanation.size,
+            "images": _publish_images(row.explanation, publish),
+        }
         for row in comparison.rows
     ]
     return render(
@@ -106,11 +122,11 @@ def render_comparison(comparison: Comparison, token: str) -> str:
     )
 
 
-def render_ranking(explanation: Explanation, ranking: RankingSteps) -> str:
+def render_ranking(explanation: Explanation, ranking: RankingSteps, publish: Publish = embed) -> str:
     """The slider along the ranking; the page's script draws the image from the data in the HTML."""
     low, high = value_range(explanation.view)
     heights = [0.0 if math.isnan(c) else c for c in (step.prediction.confidence for step in ranking.steps)]
-    last = max(1, len(heights) - 1)
+    last, lowest = max(1, len(heights) - 1), min(heights[ranking.start :])
     height, width = explanation.visible.shape
     steps = []
     for step in ranking.steps:
@@ -125,23 +141,25 @@ def render_ranking(explanation: Explanation, ranking: RankingSteps) -> str:
         height=height,
         points=" ".join(f"{100 * i / last:.2f},{30 * (1 - value):.2f}" for i, value in enumerate(heights)),
         last=last,
+        start_percent=f"{100 * ranking.start / last:.2f}",
+        dip=format_confidence(lowest) if heights[ranking.start] - lowest > VISIBLE_DIP else "",
         start=ranking.start,
         data_uris=[
-            array_uri(as_rgb(explanation.view, low, high)),
-            array_uri(as_rgb(explanation.backgrounds[0], low, high)),
-            array_uri(ranking.entry),
+            publish(*encode_shown(as_rgb(explanation.view, low, high))),
+            publish(*encode_shown(as_rgb(explanation.backgrounds[0], low, high))),
+            publish(encode_png(ranking.entry), "image/png"),
         ],
     )
 
 
-def render_witness(explanation: Explanation, witness: Witness, row: int, column: int) -> str:
+def render_witness(explanation: Explanation, witness: Witness, row: int, column: int, publish: Publish = embed) -> str:
     """Why this pixel: a close-up of the explanation with it and without it."""
     why = witness.why
     low, high = value_range(explanation.view)
     top, left, side = crop_square(explanation.visible, row, column)
 
     def crop_uri(pixels: Pixels) -> str:
-        return array_uri(as_rgb(pixels, low, high)[top : top + side, left : left + side])
+        return publish(*encode_shown(as_rgb(pixels, low, high)[top : top + side, left : left + side]))
 
     alone = "The explanation alone"
     title = "With it" if why.without is not None else alone
@@ -173,12 +191,12 @@ def crop_square(visible: Visible, row: int, column: int) -> tuple[int, int, int]
     return top, left, side
 
 
-def _image_uris(explanation: ExplanationRecord) -> dict[str, str]:
-    """The explanation and its map as data URIs; maps of other methods are clipped, since most have a few extreme values."""
+def _publish_images(explanation: ExplanationRecord, publish: Publish) -> dict[str, str]:
+    """URLs of the explanation and its map; maps of other methods are clipped, since most have a few extreme values."""
     sheet = lay_out(explanation if explanation.origin.method == "causal" else clip_map(explanation))
     return {
-        "explanation": data_uri(as_png(paint_explanation(sheet), sheet)),
-        "map": data_uri(as_png(paint_map(sheet), sheet)),
+        "explanation": publish(*encode_shown(paint_explanation(sheet))),
+        "map": publish(*encode_shown(paint_map(sheet))),
     }
 
 

@@ -1,29 +1,35 @@
 """The server: gradio's app with two routes of our own, uploads and downloads, behind the guard."""
 
 import asyncio
+import ctypes
 import logging
 import os
 import re
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from io import BytesIO
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import ZIP_DEFLATED, ZipFile
 
 from becausal.api.compare import save_comparison
 from becausal.api.explanation import Explanation
+from becausal.core.comparison import Comparison
 from becausal.core.contracts import Classifier
 from becausal.core.errors import BecausalError, InputError, MissingExtraError
-from becausal.interfaces.web.guard import UPLOAD_PATH, App, Guard
-from becausal.interfaces.web.images import Upload, clean_name, decode_image, make_examples
+from becausal.interfaces.web.connections import KEEP_ALIVE_SECONDS, Connections, group_address
+from becausal.interfaces.web.guard import UPLOAD_PATH, Guard
+from becausal.interfaces.web.images import Upload, clean_name, make_examples
 from becausal.interfaces.web.job_queue import JobQueue
 from becausal.interfaces.web.limits import Limits
 from becausal.interfaces.web.rendering import read_static
-from becausal.interfaces.web.sessions import Sessions, StoredResult
+from becausal.interfaces.web.sessions import IMAGE_FOLDER, Sessions, StoredResult
+from becausal.interfaces.web.streams import Streams
 from becausal.interfaces.web.theme import make_theme
+from becausal.interfaces.web.upload_check import UploadChecks
 
 if TYPE_CHECKING:
     import uvicorn
@@ -33,10 +39,16 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 CLEAN_UP_SECONDS = 20.0
 
 
-def make_app(models: Mapping[str, Classifier], limits: Limits, *, hosts: frozenset[str] | None = LOOPBACK) -> App:
+def make_app(
+    models: Mapping[str, Classifier],
+    limits: Limits,
+    *,
+    hosts: frozenset[str] | None = LOOPBACK,
+    token: str | None = None,
+) -> Guard:
     """The server as an ASGI app; raises MissingExtraError if gradio is not installed.
 
-    models: by the name that is shown. hosts: accepted host names; None for any.
+    models: by the name that is shown. hosts: accepted host names; None for any. token: what clients must know, if any.
     """
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before gradio is imported
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
@@ -48,20 +60,21 @@ def make_app(models: Mapping[str, Classifier], limits: Limits, *, hosts: frozens
     from becausal.interfaces.web.layout import build_blocks
     from becausal.interfaces.web.page import Page
 
-    sessions, queue = Sessions(limits), JobQueue(limits)
+    sessions, queue, streams, checks = Sessions(limits), JobQueue(limits), Streams(), UploadChecks(limits)
 
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
         cleaning = asyncio.create_task(_clean_up(sessions))
         yield
         cleaning.cancel()
+        checks.close()
         await asyncio.to_thread(queue.close)
 
     api = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None)
-    _add_routes(api, sessions, limits)
+    _add_routes(api, sessions, checks)
     gr.mount_gradio_app(
         api,
-        build_blocks(Page(models, sessions, queue, make_examples(), limits)),
+        build_blocks(Page(models, sessions, queue, make_examples(), limits, streams)),
         path="/",
         run_history=False,
         footer_links=[],
@@ -76,17 +89,24 @@ def make_app(models: Mapping[str, Classifier], limits: Limits, *, hosts: frozens
         css=read_static("page.css"),
         head=f"<script>{read_static('page.js')}</script>",
     )
-    return Guard(api, limits=limits, hosts=hosts)
+    return Guard(api, limits=limits, hosts=hosts, token=token, streams=streams)
 
 
 async def _clean_up(sessions: Sessions) -> None:
     while True:
         await asyncio.sleep(CLEAN_UP_SECONDS)
         sessions.clean_up()
+        await asyncio.to_thread(_return_memory)
 
 
-def _add_routes(api: "FastAPI", sessions: Sessions, limits: Limits) -> None:
-    """Routes for uploads and downloads; both use tokens that only their page knows."""
+def _return_memory() -> None:
+    """Give freed memory back to the system; the C library would keep most of it for later. Only with glibc."""
+    with suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _add_routes(api: "FastAPI", sessions: Sessions, checks: UploadChecks) -> None:
+    """Routes for uploads, downloads and images; all use tokens that only their page knows."""
     from fastapi import Request
     from fastapi.responses import JSONResponse, Response
 
@@ -97,7 +117,7 @@ def _add_routes(api: "FastAPI", sessions: Sessions, limits: Limits) -> None:
         try:
             if not upload.data:
                 raise InputError(f"{upload.name} is empty")
-            await asyncio.to_thread(decode_image, upload, limits)
+            await checks.check(upload, group_address(request.client.host if request.client else ""))
         except BecausalError as error:
             return JSONResponse({"error": str(error)}, 400)
         return JSONResponse({"token": sessions.add_upload(upload)})
@@ -107,34 +127,42 @@ def _add_routes(api: "FastAPI", sessions: Sessions, limits: Limits) -> None:
         if result is None:
             return JSONResponse({"error": "this result is no longer available: explain the image again"}, 404)
         async with packing:
-            data = await asyncio.to_thread(pack_result, result)
-        headers = {"Content-Disposition": f'attachment; filename="{name_zip(result)}"', "Cache-Control": "no-store"}
+            name, data = await asyncio.to_thread(pack_result, result)
+        headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
         return Response(data, media_type="application/zip", headers=headers)
+
+    async def show_image(request: Request) -> Response:
+        image = sessions.find_image(request.path_params["token"])
+        if image is None:
+            return JSONResponse({"error": "this image is no longer available"}, 404)
+        return Response(image.content, media_type=image.media_type, headers={"Cache-Control": "no-store"})
 
     api.add_route(UPLOAD_PATH, upload_image, methods=["POST"])
     api.add_route("/download/{token}", download_result, methods=["GET"])
+    api.add_route(f"/{IMAGE_FOLDER}/{{token}}", show_image, methods=["GET"])
 
 
-def name_zip(result: StoredResult) -> str:
+def name_zip(content: Explanation | Comparison) -> str:
     """The file name of a download: ASCII letters, digits and dashes."""
-    content = result.content
     label = content.label if isinstance(content, Explanation) else f"{content.first.label}-compared"
     return f"becausal-{re.sub(r'[^A-Za-z0-9]+', '-', label).strip('-')[:40].lower() or 'answer'}.zip"
 
 
-def pack_result(result: StoredResult) -> bytes:
-    """The folder in which a result is saved, as a zip file; nothing stays on disk."""
-    folder_name = name_zip(result).removesuffix(".zip")
+def pack_result(result: StoredResult) -> tuple[str, bytes]:
+    """The folder in which a result is saved, as a zip file: its name and content; nothing stays on disk."""
+    content = result.content
+    name = name_zip(content)
+    folder_name = name.removesuffix(".zip")
     buffer = BytesIO()
     with tempfile.TemporaryDirectory(prefix="becausal-") as temporary, ZipFile(buffer, "w", ZIP_DEFLATED) as archive:
         folder = Path(temporary) / folder_name
-        if isinstance(result.content, Explanation):
-            result.content.save(folder)
+        if isinstance(content, Explanation):
+            content.save(folder)
         else:
-            save_comparison(result.content, folder)
+            save_comparison(content, folder)
         for file in sorted(folder.iterdir()):
             archive.write(file, f"{folder_name}/{file.name}")
-    return buffer.getvalue()
+    return name, buffer.getvalue()
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -154,7 +182,30 @@ def listen(host: str, port: int) -> socket.socket:
     return bound
 
 
-def make_server(app: App) -> "uvicorn.Server":
+def is_loopback(bound: socket.socket) -> bool:
+    """Whether only this machine can reach a bound socket."""
+    return ip_address(bound.getsockname()[0].partition("%")[0]).is_loopback
+
+
+def limit_protocol(connections: Connections) -> "type[asyncio.Protocol]":
+    """uvicorn's HTTP protocol with these connections registered."""
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+    class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc]
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            if self.client is not None:
+                connections.add(self.client, transport)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if self.client is not None:
+                connections.remove(self.client)
+            super().connection_lost(exc)
+
+    return LimitedProtocol
+
+
+def make_server(app: Guard) -> "uvicorn.Server":
     """The server of an app; `run(sockets=[…])` serves until it is interrupted."""
     import uvicorn
 
@@ -164,9 +215,9 @@ def make_server(app: App) -> "uvicorn.Server":
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_keep_alive=20,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=1,
-        limit_concurrency=600,
+        http=limit_protocol(app.connections),
     )
     server = uvicorn.Server(config)
     # Every open page holds a connection; closing them on shutdown is not an error worth logging.

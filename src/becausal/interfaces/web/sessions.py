@@ -1,12 +1,14 @@
 """Sessions of the page: the image, the running job and the results of each browser tab; in memory, within limits."""
 
+import pickle
 import secrets
 import threading
 import time
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from becausal.api.explanation import Explanation
 from becausal.core.comparison import Comparison
@@ -14,16 +16,66 @@ from becausal.interfaces.web.images import Upload
 from becausal.interfaces.web.job_queue import BackgroundJob
 from becausal.interfaces.web.limits import Limits
 from becausal.interfaces.web.predictions import TopLabels
+from becausal.render.pages import data_uri
+
+T = TypeVar("T")
 
 MAX_UNCLAIMED = 32  # uploads that no session has claimed yet
+IMAGE_FOLDER = "shown"  # of the URLs of images on the page
+
+Publish = Callable[[bytes, str], str]  # (content, media type) -> URL of an image on the page
+
+
+def embed(content: bytes, media_type: str) -> str:
+    """Publish an image as a data URI; for small ones, since gradio keeps the HTML of every page."""
+    return data_uri(content, media_type)
+
+
+class Packed(Generic[T]):
+    """A value that is compressed in memory without loss; maps and masks take a fraction of their size."""
+
+    def __init__(self, content: T) -> None:
+        self._data = zlib.compress(pickle.dumps(content, pickle.HIGHEST_PROTOCOL), 1)
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def unpack(self) -> T:
+        """The value; it never left this process, so unpickling it is safe."""
+        content: T = pickle.loads(zlib.decompress(self._data))
+        return content
 
 
 @dataclass(frozen=True)
 class StoredResult:
     """A result that can be downloaded with a token that cannot be guessed."""
 
-    content: Explanation | Comparison
+    packed: Packed[Any]  # of an Explanation or a Comparison
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+
+    @staticmethod
+    def store(content: Explanation | Comparison) -> "StoredResult":
+        """Pack a result."""
+        return StoredResult(Packed(content))
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of the result."""
+        return len(self.packed)
+
+    @property
+    def content(self) -> Explanation | Comparison:
+        """The result, unpacked."""
+        content: Explanation | Comparison = self.packed.unpack()
+        return content
+
+
+@dataclass(frozen=True)
+class StoredImage:
+    """An image on the page."""
+
+    content: bytes
+    media_type: str
 
 
 @dataclass
@@ -40,18 +92,44 @@ class Session:
     job: BackgroundJob[Any] | None = None
     explanation: StoredResult | None = None
     comparison: StoredResult | None = None
+    images: dict[str, dict[str, StoredImage]] = field(default_factory=dict)  # by component, then by token
     last_used: float = 0.0
     is_closed: bool = False
 
     @property
     def held_bytes(self) -> int:
-        """Memory of the image file."""
-        return len(self.upload.data) if self.upload is not None else 0
+        """Memory of the image file, the results and the images shown."""
+        job, upload = self.job, self.upload
+        results = (self.explanation, self.comparison, job.result if job is not None else None)  # the last is not shown yet
+        images = [image for group in list(self.images.values()) for image in list(group.values())]
+        return (
+            sum(result.held_bytes for result in results if result is not None)
+            + sum(len(image.content) for image in images)
+            + (len(upload.data) if upload is not None else 0)
+        )
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no search of this session runs or waits."""
+        return self.job is None or self.job.ended.is_set()
+
+    def publisher(self, component: str) -> Publish:
+        """A function that keeps the images of a component of the page and returns their URLs; earlier ones are dropped."""
+        group: dict[str, StoredImage] = {}
+        self.images[component] = group
+
+        def publish(content: bytes, media_type: str) -> str:
+            token = secrets.token_urlsafe(24)
+            group[token] = StoredImage(content, media_type)
+            return f"{IMAGE_FOLDER}/{token}"
+
+        return publish
 
     def clear(self) -> None:
         """Drop the results and stop the job, since they belong to another image or model."""
         self.stop()
         self.job = self.explanation = self.comparison = None
+        self.images = {name: group for name, group in self.images.items() if name == "image"}
 
     def stop(self) -> None:
         """Stop the running job, if there is one."""
@@ -71,6 +149,12 @@ class Sessions:
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of all sessions and of the uploads that no session has claimed."""
+        with self._lock:
+            return self._count_bytes()
 
     def get(self, session_id: str) -> Session:
         """The session of this id; a new one if it is unknown or was dropped."""
@@ -96,6 +180,7 @@ class Sessions:
             self._uploads[token] = (self._clock(), upload)
             while len(self._uploads) > MAX_UNCLAIMED:
                 self._uploads.popitem(last=False)
+        self.clean_up()
         return token
 
     def claim_upload(self, token: str) -> Upload | None:
@@ -112,8 +197,14 @@ class Sessions:
                         return result
         return None
 
+    def find_image(self, token: str) -> StoredImage | None:
+        """The image of a token, as long as its session shows it."""
+        with self._lock:
+            groups = [group for session in self._sessions.values() for group in list(session.images.values())]
+        return next((group[token] for group in groups if token in group), None)
+
     def clean_up(self) -> None:
-        """Drop what is too old, then the least recently used sessions until the limits are met."""
+        """Drop what is too old, then the least recently used until the limits are met, those without a search first."""
         limits, now = self._limits, self._clock()
         with self._lock:
             for token in [t for t, (added, _) in self._uploads.items() if now - added > limits.closed_seconds]:
@@ -121,11 +212,20 @@ class Sessions:
             for session_id, session in list(self._sessions.items()):
                 if now - session.last_used > (limits.closed_seconds if session.is_closed else limits.idle_seconds):
                     self._drop(session_id)
-            held = sum(session.held_bytes for session in self._sessions.values())
+            held = self._count_bytes()
             while len(self._sessions) > 1 and (len(self._sessions) > limits.sessions or held > limits.held_bytes):
-                oldest = next(iter(self._sessions))
+                candidates = list(self._sessions)[:-1]  # not the one in use now
+                oldest = next((name for name in candidates if self._sessions[name].is_idle), candidates[0])
                 held -= self._sessions[oldest].held_bytes
                 self._drop(oldest)
+            while held > limits.held_bytes and len(self._uploads) > 1:
+                held -= len(self._uploads.popitem(last=False)[1][1].data)
+
+    def _count_bytes(self) -> int:
+        unclaimed = sum(len(upload.data) for _, upload in self._uploads.values())
+        return unclaimed + sum(session.held_bytes for session in self._sessions.values())
 
     def _drop(self, session_id: str) -> None:
-        self._sessions.pop(session_id).stop()
+        session = self._sessions.pop(session_id)
+        session.clear()
+        session.upload, session.images = None, {}

@@ -9,7 +9,6 @@ from typing import Any
 from becausal.api import Request, explain_many
 from becausal.api.compare import compare_methods
 from becausal.api.explanation import Explanation
-from becausal.core.comparison import Comparison
 from becausal.core.contracts import Classifier, Pixels
 from becausal.core.errors import AnswerError, NetworkError, OptionError
 from becausal.core.request import FILLS
@@ -17,6 +16,7 @@ from becausal.interfaces.web.images import Upload, check_image_size, decode_imag
 from becausal.interfaces.web.job_queue import ProgressCallback
 from becausal.interfaces.web.limits import Limits
 from becausal.interfaces.web.predictions import RankingSteps, TopLabels, predict_ranking, view_pixels
+from becausal.interfaces.web.sessions import StoredResult
 from becausal.methods import METHODS
 
 #: Share of the confidence that the explanation must keep, by its name on the page.
@@ -113,8 +113,20 @@ def check_colour_model(classifier: Classifier, spec: str) -> None:
 class ExplainResult:
     """An explanation, and the predictions along its ranking; None where the model failed."""
 
-    explanation: Explanation
+    stored: StoredResult
     ranking: RankingSteps | None
+
+    @property
+    def explanation(self) -> Explanation:
+        """The explanation, unpacked."""
+        content = self.stored.content
+        assert isinstance(content, Explanation)
+        return content
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of the result."""
+        return self.stored.held_bytes + (self.ranking.entry.nbytes if self.ranking is not None else 0)
 
 
 @dataclass
@@ -135,7 +147,7 @@ class ExplainTask:
         explanation = next(explain_many([image], self.classifier, request=self.request, progress=progress))
         if not isinstance(explanation, Explanation):
             raise explanation.error
-        return ExplainResult(explanation, self._evaluate_ranking(explanation))
+        return ExplainResult(StoredResult.store(explanation), self._evaluate_ranking(explanation))
 
     def _evaluate_ranking(self, explanation: Explanation) -> RankingSteps | None:
         if explanation.stopped_by == "failure":
@@ -156,8 +168,10 @@ class CompareTask:
     request: Request
     limits: Limits
 
-    def __call__(self, progress: ProgressCallback) -> Comparison:
+    def __call__(self, progress: ProgressCallback) -> StoredResult:
         image = decode_image(self.upload, self.limits)
         check_image_size(image, self.classifier, self.limits)
         request = replace(self.request, grain=None)  # compare the sets as the methods find them
-        return compare_methods(to_pillow(image), self.classifier, self.methods, request=request, progress=progress)
+        return StoredResult.store(
+            compare_methods(to_pillow(image), self.classifier, self.methods, request=request, progress=progress)
+        )

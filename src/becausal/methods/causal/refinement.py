@@ -1,19 +1,28 @@
 """Algorithms 2 and 3: responsibility refined region by region, and summed over random partitions."""
 
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress, islice
+from math import prod
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import Finding, Grid, Needs, Search, Stop
+from becausal.core.contracts import Finding, Grid, Needs, Search, Stop, Visible
 from becausal.core.errors import OptionError
 from becausal.core.problem import Problem
 from becausal.core.regions import Region, split, whole
-from becausal.core.searches import gather
-from becausal.methods.causal.responsibility import degrees, mutants
+from becausal.core.searches import Done
+from becausal.methods.causal.responsibility import degrees, masked_table
+
+MAX_BYTES = 256 * 2**20  # of the mutants that exist at a time
 
 Leaves = list[tuple[Region, float]]
+Partition = tuple[Region, ...]
+# Yields partitions whose mutants are to be evaluated; is sent which mutants keep the target, (2^parts,) for each of them,
+# or None where it must end.
+Plan = Generator[list[Partition], list[NDArray[np.bool_]] | None, Leaves]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,30 +63,28 @@ class DcCausal:
     def search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]:
         """Algorithm 3, lines 1 to 9: refine N partitions in parallel, each with its own generator."""
         grid = problem.grid
-        runs = [self.refine(grid, own) for own in rng.spawn(self.partitions)]
+        plans = [self._plan(grid, own) for own in rng.spawn(self.partitions)]
         saliency = np.zeros(grid)
-        for leaves in (yield from gather(runs)):
+        for leaves in (yield from _follow(grid, plans)):
             for region, degree in leaves:
                 saliency[region.slices] += degree / region.size
         return Finding(saliency)
 
     def refine(self, grid: Grid, rng: np.random.Generator) -> Search[Leaves]:
         """Algorithm 2 from the whole view, breadth first: the leaves with their responsibility."""
-        intact = np.ones(grid, bool)
+        (leaves,) = yield from _follow(grid, [self._plan(grid, rng)])
+        return leaves
+
+    def _plan(self, grid: Grid, rng: np.random.Generator) -> Plan:
         leaves: Leaves = []
         pending = [(whole(grid), 0.0, self.redraw)]
         while pending:
             partitions = [split(region, self.parts, rng) for region, _, _ in pending]
-            waves = [mutants(intact, parts) for parts in partitions]
-            try:
-                answers = yield np.concatenate(waves)
-            except Stop:
+            answers = yield partitions
+            if answers is None:
                 return leaves + [(region, degree) for region, degree, _ in pending if degree > 0]  # the last known values
             following: list[tuple[Region, float, int]] = []
-            start = 0
-            for (region, known, redraws), parts, wave in zip(pending, partitions, waves, strict=True):
-                holds = answers.holds[start : start + len(wave)]
-                start += len(wave)
+            for (region, known, redraws), parts, holds in zip(pending, partitions, answers, strict=True):
                 result = degrees(holds, len(parts), strict=self.strict)
                 if np.all(result == result[0]):
                     if redraws and self._refinable(region, grid):
@@ -102,3 +109,50 @@ class DcCausal:
     @staticmethod
     def _positive(parts: tuple[Region, ...], result: NDArray[np.float64]) -> Leaves:
         return [(part, float(r)) for part, r in zip(parts, result, strict=True) if r > 0]
+
+
+def _follow(grid: Grid, plans: Sequence[Plan]) -> Search[list[Leaves]]:
+    """Step the plans as one search: what they ask at the same time is asked together, in waves of bounded memory.
+
+    Told to stop, it gives each plan whose mutants were all evaluated its answers, and stops the others.
+    """
+    states = [_step(plan, None, is_new=True) for plan in plans]
+    while asking := [i for i, state in enumerate(states) if not isinstance(state, Done)]:
+        wanted = {i: state for i in asking if not isinstance(state := states[i], Done)}
+        known: list[NDArray[np.bool_]] = []
+        is_stopped = False
+        for wave in _waves(grid, [parts for partitions in wanted.values() for parts in partitions]):
+            try:
+                known.append((yield wave).holds)
+            except Stop as stop:
+                known.append(stop.answers.holds)
+                is_stopped = True
+                break
+        holds, start = np.concatenate(known), 0
+        for i, partitions in wanted.items():
+            ends = start + np.cumsum([2 ** len(parts) for parts in partitions])
+            is_complete = ends[-1] <= len(holds)
+            states[i] = _step(plans[i], np.split(holds[start : ends[-1]], ends[:-1] - start) if is_complete else None)
+            start = int(ends[-1])
+            while is_stopped and not isinstance(states[i], Done):
+                states[i] = _step(plans[i], None)
+    return [state.result for state in states if isinstance(state, Done)]
+
+
+def _step(plan: Plan, answers: list[NDArray[np.bool_]] | None, *, is_new: bool = False) -> list[Partition] | Done[Leaves]:
+    try:
+        return next(plan) if is_new else plan.send(answers)
+    except StopIteration as end:
+        return Done(end.value)
+
+
+def _waves(grid: Grid, partitions: Sequence[Partition]) -> Iterator[Visible]:
+    """The mutants of all partitions, one after the other, in arrays (n, *grid) of at most MAX_BYTES."""
+    limit = max(1, MAX_BYTES // prod(grid))
+    mutants = ((parts, masked) for parts in partitions for masked in masked_table(len(parts)))
+    while some := list(islice(mutants, limit)):
+        wave = np.ones((len(some), *grid), bool)
+        for visible, (parts, masked) in zip(wave, some, strict=True):
+            for part in compress(parts, masked):
+                visible[part.slices] = False
+        yield wave

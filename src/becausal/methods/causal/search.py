@@ -93,8 +93,8 @@ class Causal:
                 best = run.visible
                 return Finding(index.saliency(survey)) if best.all() else Finding(index.saliency(survey, best), (best,))
         notes = () if self.several == 1 else (f"{len(found)} of {self.several} explanations were found",)
-        sets = tuple(settled.visible for settled, _ in found)
-        return Finding(index.saliency(survey, sets[0]), sets, found[0][1], notes)
+        sets, grains = tuple(settled.visible for settled, _ in found), tuple(grain for _, grain in found)
+        return Finding(index.saliency(survey, sets[0]), sets, grains, notes)
 
     def _count_runs(self, lattice_size: int) -> int:
         tuning = self.tuning

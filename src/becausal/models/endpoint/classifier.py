@@ -23,7 +23,7 @@ from becausal.models.endpoint.metadata import pick_output, read_input
 from becausal.models.endpoint.options import Address, EndpointOptions, make_headers, parse_address, parse_endpoint
 from becausal.models.endpoint.transport import Transport, describe_status
 from becausal.models.endpoint.wire import ServerMetadata, read_json, read_metadata
-from becausal.models.outputs import NAMED_OUTPUTS, make_decoder, make_probe_images, name_classes
+from becausal.models.outputs import OutputClues, make_decoder, make_probe_images, name_classes
 from becausal.models.preprocess import Normalisation
 from becausal.models.settings import ModelSettings
 from becausal.models.signature import ImageInput
@@ -53,11 +53,8 @@ def load(target: str, settings: ModelSettings) -> ArrayClassifier:
     limit = _find_limit(image_input, settings.loading.batch_size, server_limit, image_bytes)
     caller = Caller(address, transport, image_input, output=output, binary=binary, limit=limit)
     raw = caller.probe(images)
-    decoder, decoder_notes = make_decoder(
-        raw,
-        returns=settings.returns or NAMED_OUTPUTS.get((caller.output or "").lower()),
-        source="the option" if settings.returns else f"the name {caller.output}",
-    )
+    clues = OutputClues(caller.output or "")
+    decoder, decoder_notes = make_decoder(raw, returns=settings.returns, source="the option", clues=clues)
     info = ModelInfo(
         spec=f"oip:{address.url}",
         kind="oip",

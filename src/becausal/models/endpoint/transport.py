@@ -26,6 +26,7 @@ from becausal.models.endpoint.options import Address, EndpointOptions
 RETRIED = (408, 425, 429, 502, 503, 504)
 MAX_BYTES = 64 * 2**20  # of one response: twice the scores of a thousand images of a thousand classes as JSON
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0  # seconds
+_MAX_WAIT = 1e9  # seconds; longer than any deadline
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,19 @@ class _ConnectionTrace:
     """What happens on the connection during one request, reported by httpx.
 
     is_new: the connection was opened for this request. has_data: the server sent something. has_response: it sent the
-    head of an HTTP response.
+    head of an HTTP response. Reading ends at the deadline, even if the server keeps sending a byte from time to time.
     """
 
     is_new = has_data = has_response = False
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._until = 0.0
+
+    def start(self, until: float) -> None:
+        """Prepare for a request that must be answered by then."""
+        self.is_new = self.has_data = self.has_response = False
+        self._until = until
 
     def report(self, event: str, info: Mapping[str, Any]) -> None:
         if event == "connection.connect_tcp.started":
@@ -59,8 +69,13 @@ class _ConnectionTrace:
             stream = info["return_value"]
             read = stream.read
 
-            def watched_read(*arguments: Any, **options: Any) -> bytes:
-                data: bytes = read(*arguments, **options)
+            def watched_read(max_bytes: int, timeout: float | None = None) -> bytes:
+                import httpx
+
+                left = self._until - self._clock()
+                if left <= 0:
+                    raise httpx.ReadTimeout("the response took too long")
+                data: bytes = read(max_bytes, left if timeout is None else min(timeout, left))
                 self.has_data |= bool(data)
                 return data
 
@@ -95,7 +110,7 @@ class Transport:
         self._max_bytes = max_bytes
         self._next_turn = 0.0
         self._has_answered = False
-        self._trace = _ConnectionTrace()
+        self._trace = _ConnectionTrace(clock)
         self._client = _open_client(options, headers)
         self.close = weakref.finalize(self, self._client.close)
 
@@ -175,15 +190,14 @@ class Transport:
     def _exchange(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], timeout: float) -> Reply:
         """One request on one connection."""
         until = self._clock() + timeout
-        trace = self._trace
-        trace.is_new = trace.has_data = trace.has_response = False
+        self._trace.start(until)
         with self._client.stream(
             method,
             self._address.root + path,
             content=body,
             headers=dict(headers),
             timeout=timeout,
-            extensions={"trace": trace.report},
+            extensions={"trace": self._trace.report},
         ) as response:
             self._has_answered = True
             content = self._read(response, until, timeout)
@@ -200,7 +214,7 @@ class Transport:
     def _read(self, response: Any, until: float, timeout: float) -> bytes:
         """The body. Raises AnswerError if it is too large, _RetryableError if it takes too long."""
         length = response.headers.get("content-length", "")
-        size = int(length) if length.isdecimal() else 0  # as announced; more is never read
+        size = float(length) if length.isdecimal() else 0  # as announced; more is never read
         pieces, received = [], 0
         for piece in response.iter_raw() if size <= self._max_bytes else ():
             pieces.append(piece)
@@ -303,9 +317,10 @@ def _read_retry_after(reply: Reply) -> float:
     """The seconds that the server asks to wait; 0 if it does not."""
     text = reply.headers.get("retry-after", "").strip()
     if text.isdecimal():
-        return float(text)
+        return min(float(text), _MAX_WAIT)
     try:
         when = parsedate_to_datetime(text)
-    except ValueError:
+        wait = (when.replace(tzinfo=when.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+    except (ValueError, TypeError, IndexError, OverflowError):  # dates may be anything
         return 0.0
-    return max(0.0, (when.replace(tzinfo=when.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
+    return min(max(0.0, wait), _MAX_WAIT)

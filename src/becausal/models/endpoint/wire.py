@@ -54,7 +54,7 @@ def read_metadata(reply: Reply, url: str) -> ServerMetadata:
     try:
         content = read_json(reply.body, url)
         inputs, outputs = (tuple(_read_tensor(item) for item in content.get(key) or ()) for key in ("inputs", "outputs"))
-    except (AnswerError, KeyError, TypeError, ValueError, AttributeError):
+    except (AnswerError, KeyError, TypeError, ValueError, AttributeError, OverflowError):
         expected = "metadata of the Open Inference Protocol"
         raise ModelError(f"{url} sent no {expected}: check that it is the address of a model") from None
     return ServerMetadata(inputs, outputs, json.dumps(content, sort_keys=True))
@@ -82,8 +82,8 @@ def decode(reply: Reply, url: str) -> InferenceResult:
     head, rest = reply.body, memoryview(b"")
     length = reply.headers.get(_HEAD_LENGTH.lower())
     if length is not None:
-        if not length.strip().isdecimal() or int(length) > len(reply.body):
-            raise AnswerError(f"{url} sent a binary response with an invalid head length, {length!r}")
+        if not length.strip().isdecimal() or float(length) > len(reply.body):
+            raise AnswerError(f"{url} sent a binary response with an invalid head length, {one_line(length, 40)!r}")
         head, rest = reply.body[: int(length)], memoryview(reply.body)[int(length) :]
     content = read_json(head, url)
     items = content.get("outputs")

@@ -185,7 +185,7 @@ window.becausal = (() => {
     const show = () => {
       const node = root();
       if (!node || !pixels) return;
-      const [canvas, range, line, answer] = ['canvas', 'input', 'line', '.bc-answer'].map(s => node.querySelector(s));
+      const [canvas, range, line, answer] = ['canvas', 'input', '.bc-now', '.bc-answer'].map(s => node.querySelector(s));
       const step = Number(range.value);
       drawImage(canvas, step);
       const [share, count, label, confidence, holds] = JSON.parse(node.dataset.steps)[step];

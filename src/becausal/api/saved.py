@@ -1,0 +1,268 @@
+"""Saved explanations, read back. They may come from anybody: everything is checked, nothing that they name is opened."""
+
+import json
+import math
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
+
+import numpy as np
+from numpy.typing import NDArray
+
+from becausal.core.checks import CheckedSet, Checks
+from becausal.core.contracts import Visible
+from becausal.core.errors import InputError, OptionError, OutputError
+from becausal.core.explanation import SCHEMA, NamedScore, Origin
+from becausal.core.files import open_regular
+from becausal.core.frames import Frame
+from becausal.core.schema import check_depth, read_fields
+from becausal.core.stats import Stats
+from becausal.core.targets import Target
+from becausal.core.text import one_line
+from becausal.models.loading import Loading
+
+RECORD, ARRAYS = "explanation.json", "arrays.npz"
+MOST_JSON = 2**26  # bytes of a record
+MOST_ARRAYS = 2**31  # bytes of all arrays together, decompressed
+_MOST_ORIGINAL = 2**28  # pixels of the original image, onto which masks are mapped
+_MOST_SIDE = 2**31
+_MOST_LABEL = 2**53  # ids of names are large, see core.contracts.name_id
+_MOST_HEADER = 10_000  # bytes of an array's header
+_KINDS = {"visible": "b", "responsibility": "f", "view": "biuf", "backgrounds": "biuf", "others": "b"}
+
+Scored = TypeVar("Scored", Checks, NamedScore)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Record:
+    """What is read of a record; the rest of it is a summary for others."""
+
+    label: str
+    label_id: int
+    confidence: float | None
+    target: Target
+    checks: Mapping[str, Any]
+    stopped_by: Literal["finished", "budget", "interrupt", "failure"]
+    stats: Stats
+    origin: Origin
+    frame: Frame
+    notes: tuple[str, ...]
+    top: Mapping[str, Any] | None = None
+    rival: Mapping[str, Any] | None = None
+    further_checks: tuple[Mapping[str, Any], ...] | None = None
+
+
+@dataclass(frozen=True)
+class _Header:
+    """What an archive says about one of its arrays. offset: bytes before the data."""
+
+    member: ZipInfo
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    is_fortran: bool
+    offset: int
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def read_explanation(folder: Path) -> dict[str, Any]:
+    """The fields of a saved explanation.
+
+    Raises:
+        OutputError: A file is missing or damaged, or a field has a value that makes no sense; the message names it.
+    """
+    try:
+        record, data = _read_record(folder / RECORD), _read_arrays(folder / ARRAYS, tuple(_KINDS))
+        return _check(read_fields(_Record, record, ignore_others=True), data)
+    except FileNotFoundError as error:
+        raise OutputError(f"{folder} holds no saved explanation: {Path(str(error.filename)).name} is missing") from None
+    except (OSError, ValueError, EOFError, BadZipFile, zlib.error, MemoryError, InputError) as error:
+        raise _unreadable(folder, error) from None
+
+
+def read_visible(folder: Path) -> tuple[Visible, Frame]:
+    """The pixel set of a saved explanation, (*grid,) bool, and the frame of its view. Raises OutputError."""
+    try:
+        frame = Frame(**read_fields(Frame, _read_record(folder / RECORD).get("frame"), "frame"))
+        visible = _read_arrays(folder / ARRAYS, ("visible",))["visible"]
+        _check_frame(frame, visible.shape)
+        return visible, frame
+    except (OSError, ValueError, EOFError, BadZipFile, zlib.error, MemoryError, InputError) as error:
+        raise _unreadable(folder, error) from None
+
+
+def _unreadable(folder: Path, error: Exception) -> OutputError:
+    if isinstance(error, MemoryError):
+        reason = "it does not fit into memory"
+    elif isinstance(error, InputError):
+        reason = str(error)
+    else:
+        reason = f"{type(error).__name__}: {one_line(error, 200)}"
+    return OutputError(f"{folder} holds no readable explanation: {reason}")
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size > MOST_JSON:
+            raise OptionError(f"{path.name} has more than {MOST_JSON // 2**20} MB")
+        text = file.read()
+    try:
+        record = json.loads(text.decode("utf-8"))
+    except json.JSONDecodeError as error:
+        raise OptionError(f"{path.name} is not a JSON file: {error}") from None
+    except RecursionError:
+        raise OptionError(f"{path.name} is nested too deeply") from None
+    if not isinstance(record, dict):
+        raise OptionError(f"{path.name} is not a JSON object")
+    check_depth(record)
+    if record.get("schema") != SCHEMA:
+        raise OptionError(f"schema is {one_line(record.get('schema'), 60)}; this version reads {SCHEMA}")
+    return record
+
+
+def _read_arrays(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+    """The arrays of these names. All headers are read and compared before any array is."""
+    with open_regular(path) as file, _open_archive(file) as archive:
+        headers = {name: _read_header(archive, name) for name in names}
+        if sum(header.size for header in headers.values()) > MOST_ARRAYS:
+            raise OptionError(f"the arrays take more than {MOST_ARRAYS // 2**30} GB")
+        _check_shapes(headers)
+        return {name: _read_array(archive, header) for name, header in headers.items()}
+
+
+def _open_archive(file: Any) -> ZipFile:
+    try:
+        return ZipFile(file)
+    except (NotImplementedError, RuntimeError, OverflowError) as error:
+        raise OptionError(f"{ARRAYS} is not an archive of arrays: {one_line(error, 200)}") from None
+
+
+def _read_header(archive: ZipFile, name: str) -> _Header:
+    members = [member for member in archive.infolist() if member.filename == f"{name}.npy"]
+    if len(members) != 1:
+        raise OptionError(f"{ARRAYS} has {len(members) or 'no'} arrays named {name}, expected one")
+    (member,) = members
+    if member.flag_bits & 1 or member.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
+        raise OptionError(f"the array {name} is encrypted, or compressed in an unknown way")
+    with _open_member(archive, member) as file:
+        try:
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, is_fortran, dtype = read(file, max_header_size=_MOST_HEADER)
+        except Exception as error:  # numpy reads a header as Python text, and raises whatever it trips over
+            raise OptionError(f"the header of the array {name} cannot be read: {one_line(error, 200)}") from None
+        header = _Header(member, shape, dtype, is_fortran, file.tell())
+    if dtype.kind not in _KINDS[name] or dtype.itemsize > 8 or any(side < 0 for side in shape):
+        raise OptionError(f"the array {name} has type {dtype} and shape {shape}")
+    if header.offset + header.size != member.file_size:
+        raise OptionError(f"the array {name} has shape {shape}, which does not fit its {member.file_size} bytes")
+    return header
+
+
+def _open_member(archive: ZipFile, member: ZipInfo) -> Any:
+    try:
+        return archive.open(member)
+    except (NotImplementedError, RuntimeError) as error:
+        raise OptionError(f"the array {member.filename} cannot be read: {one_line(error, 200)}") from None
+
+
+def _read_array(archive: ZipFile, header: _Header) -> NDArray[Any]:
+    with _open_member(archive, header.member) as file:
+        file.read(header.offset)
+        data, filled = np.empty(header.size, np.uint8), 0
+        while filled < header.size and (chunk := file.read(2**20)):
+            chunk = chunk[: header.size - filled]
+            data[filled : filled + len(chunk)] = np.frombuffer(chunk, np.uint8)
+            filled += len(chunk)
+        if filled != header.size:
+            raise OptionError(f"the array {header.member.filename} is shorter than its header states")
+    array = data.view(header.dtype).reshape(header.shape, order="F" if header.is_fortran else "C")
+    if header.dtype.kind == "b" and array.size and array.view(np.uint8).max() > 1:
+        raise OptionError(f"the array {header.member.filename} holds bytes that are neither true nor false")
+    return np.ascontiguousarray(array.astype(header.dtype.newbyteorder("="), copy=False))
+
+
+def _check_shapes(headers: Mapping[str, _Header]) -> None:
+    grid = headers["visible"].shape
+    if not grid or 0 in grid:
+        raise OptionError(f"the array visible has shape {grid}")
+    if len(headers) == 1:
+        return
+    view, backgrounds, others = (headers[name].shape for name in ("view", "backgrounds", "others"))
+    for name, fits in (
+        ("responsibility", headers["responsibility"].shape == grid),
+        ("view", view[:-1] == grid and view[-1] > 0),
+        ("backgrounds", backgrounds[1:] == view and backgrounds[0] > 0),
+        ("others", others[1:] == grid and len(others) == len(grid) + 1),
+    ):
+        if not fits:
+            raise OptionError(f"the array {name} has shape {headers[name].shape}, which does not fit a view of {grid}")
+    if headers["view"].dtype != headers["backgrounds"].dtype:
+        raise OptionError(f"the array backgrounds has type {headers['backgrounds'].dtype}, unlike the view")
+
+
+def _check(found: dict[str, Any], data: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """The fields of an explanation, from a record and its arrays."""
+    if not found["label_id"] == found["target"].label_id < _MOST_LABEL:
+        raise OptionError(f"label_id is {found['label_id']}, and target.label_id {found['target'].label_id}")
+    for name in ("view", "backgrounds"):
+        if not np.isfinite(data[name]).all():
+            raise OptionError(f"the array {name} holds NaN or infinite numbers")
+    _check_frame(found["frame"], data["visible"].shape)
+    _check_loading(found["origin"])
+    unchecked = {"sufficient": True, "confidence": None}  # of further sets, in files from before they were checked
+    further = found.pop("further_checks", None)
+    further = [unchecked] * len(data["others"]) if further is None else further
+    if len(further) != len(data["others"]):
+        raise OptionError(f"further_checks has {len(further)} entries, for {len(data['others'])} further explanations")
+    checks = [_read_scored(Checks, own, f"further_checks[{i}]") for i, own in enumerate(further)]
+    return found | {
+        "confidence": math.nan if found["confidence"] is None else found["confidence"],
+        "checks": _read_scored(Checks, found["checks"], "checks"),
+        "top": _read_scored(NamedScore, found["top"], "top") if found.get("top") else None,
+        "rival": _read_scored(NamedScore, found["rival"], "rival") if found.get("rival") else None,
+        "visible": data["visible"],
+        "responsibility": data["responsibility"],
+        "view": data["view"],
+        "backgrounds": tuple(data["backgrounds"]),
+        "others": tuple(CheckedSet(visible, own) for visible, own in zip(data["others"], checks, strict=True)),
+    }
+
+
+def _read_scored(kind: type[Scored], record: Mapping[str, Any], where: str) -> Scored:
+    """A record whose confidence may be null, for NaN."""
+    if is_unknown := record.get("confidence", 0.0) is None:
+        record = {**record, "confidence": 0.0}
+    made = kind(**read_fields(kind, record, where))
+    if isinstance(made, Checks) and not (made.minimal_grain is None or 1 <= made.minimal_grain < _MOST_SIDE):
+        raise OptionError(f"{where}.minimal_grain is {made.minimal_grain}, expected a side in pixels")
+    return replace(made, confidence=math.nan) if is_unknown else made
+
+
+def _check_frame(frame: Frame, grid: tuple[int, ...]) -> None:
+    if frame.grid != grid:
+        raise OptionError(f"frame.grid is {list(frame.grid)}, and the view has {list(grid)}")
+    for name in ("original", "resized", "origin"):
+        sides, smallest = getattr(frame, name), -_MOST_SIDE if name == "origin" else 1
+        if len(sides) != len(grid) or not all(smallest <= side < _MOST_SIDE for side in sides):
+            raise OptionError(f"frame.{name} is {list(sides)[:4]}, expected {len(grid)} sides in pixels")
+    if math.prod(frame.original) > max(_MOST_ORIGINAL, math.prod(grid)):
+        raise OptionError(f"frame.original is {list(frame.original)}, which is too large")
+
+
+def _check_loading(origin: Origin) -> None:
+    try:
+        loading = Loading.from_record(origin.loading)
+        for pair in loading.endpoint:
+            if pair.partition("=")[0].strip() == "price" and not 0 <= float(pair.partition("=")[2]) < 1e9:
+                raise ValueError
+    except InputError as error:
+        raise OptionError(f"origin.loading: {error}") from None
+    except ValueError:
+        raise OptionError("origin.loading.endpoint has a price that is not a number") from None

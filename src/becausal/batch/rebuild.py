@@ -1,0 +1,242 @@
+"""The header of a run, its copy in `run.json`, and a lost index rebuilt from the folders of the explanations.
+
+Nothing is removed: the old index, if there is one, stays as `index.sqlite.old`, and explanations that do not belong to
+the run are moved to `rejected/`.
+"""
+
+import json
+import os
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from becausal.api.explanation import Explanation
+from becausal.api.origins import hash_file
+from becausal.batch.index import INDEX, RESULTS, check_header, connect, create_tables, find_result_folders
+from becausal.batch.inputs import Inputs
+from becausal.batch.records import InputItem
+from becausal.batch.rows import make_row, stamp_of
+from becausal.batch.settings import by_option, list_changes, to_json
+from becausal.core.errors import InputError, OutputError
+from becausal.core.files import write_file
+from becausal.models import KINDS
+
+COPY = "run.json"
+REJECTED = "rejected"
+
+
+def make_header(inputs: Inputs, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The header of a new run."""
+    return {
+        "settings": settings,
+        "images_sha256": digest_of(inputs),
+        "categories": sorted(inputs.categories),
+        "started": now(),
+    }
+
+
+def write_copy(run: Path, header: Mapping[str, Any]) -> None:
+    """Write the copy of the header next to the index."""
+    write_file(run / COPY, (json.dumps(header, indent=1, sort_keys=True) + "\n").encode("utf-8"))
+
+
+def read_copy(run: Path) -> dict[str, Any] | None:
+    """The header in the copy; None if there is none, or none that can be read."""
+    try:
+        content = json.loads((run / COPY).read_text(encoding="utf-8"))
+        return check_header({name: json.dumps(value) for name, value in content.items()}, run)
+    except (OSError, ValueError, AttributeError, RecursionError, OutputError):
+        return None
+
+
+def check_same_run(
+    run: Path, header: Mapping[str, Any], inputs: Inputs, settings: Mapping[str, Any], names: set[str] | None = None
+) -> None:
+    """Refuse other settings or images than those of the header; names: of its images. Raises InputError."""
+    changes = list_changes(by_option(header["settings"]), by_option(json.loads(to_json(settings))))
+    if header["images_sha256"] != digest_of(inputs):
+        current = {item.image for item in inputs.items}
+        differences = [
+            f"{len(found):,} {kind} (e.g. {min(found)})"
+            for kind, found in (("added", current - (names or current)), ("missing", (names or current) - current))
+            if found
+        ]
+        changes.append(f"the images differ: {' and '.join(differences) or 'their order, number or boxes'}")
+    if changes:
+        raise InputError(
+            f"{run} was started with other options: {'; '.join(changes)}. Use the same options, or another --out"
+        )
+
+
+def digest_of(inputs: Inputs) -> str:
+    """A hash of the names and boxes of all images, in order."""
+    digest = sha256()
+    for item in inputs.items:
+        digest.update(to_json([item.image, item.boxes, item.size]).encode())
+    digest.update(to_json(sorted(inputs.categories)).encode())
+    return digest.hexdigest()
+
+
+def now() -> str:
+    """The time in UTC, to the second."""
+    return _format_time(datetime.now(UTC))
+
+
+def _format_time(time: datetime) -> str:
+    return time.isoformat(timespec="seconds")
+
+
+def rebuild_index(run: Path, inputs: Inputs, settings: Mapping[str, Any], folder: str) -> str:
+    """Make a new index from the explanations whose records match the settings and the images; returns what was done.
+
+    Failed images are waiting again. folder: working directory for relative paths. Raises InputError if the copy of the
+    header shows that the run was started with other settings or images, or if no explanation matches.
+    """
+    header = read_copy(run)
+    if header is not None:
+        check_same_run(run, header, inputs, settings)
+    else:
+        header = check_header({name: to_json(value) for name, value in make_header(inputs, settings).items()}, run)
+        header["expected_facts"] = _find_facts(run)
+    header["limit"] = None
+    made = run / f"{INDEX}.new"
+    made.unlink(missing_ok=True)
+    index = connect(made)
+    taken, rejected = 0, dict[Path, str]()
+    try:
+        create_tables(index, header, inputs.items)
+        index.execute("BEGIN")
+        for number, path in find_result_folders(run):
+            reason = _take(index, number, path, inputs, header, folder)
+            if reason is None:
+                taken += 1
+            else:
+                rejected[path] = reason
+        index.execute("COMMIT")
+    finally:
+        index.close()
+    why = ", ".join(f"{count:,} {reason}" for reason, count in Counter(rejected.values()).most_common())
+    if rejected and not taken:
+        made.unlink()
+        raise InputError(f"the index of {run} cannot be rebuilt, no explanation matches these options and images: {why}")
+    for path in rejected:
+        _set_aside(run, path)
+    _replace(run, made)
+    write_copy(run, header)
+    moved = f"; {len(rejected):,} moved to {run / REJECTED}: {why}" if rejected else ""
+    return f"rebuilt the index from {taken:,} explanations{moved}"
+
+
+def _take(
+    index: sqlite3.Connection, number: int, path: Path, inputs: Inputs, header: Mapping[str, Any], folder: str
+) -> str | None:
+    """Add an explanation to the new index; returns why not, or None."""
+    if number >= len(inputs.items):
+        return "beyond the last image"
+    try:
+        explanation = Explanation.load(path)
+        item = inputs.items[number]
+        image = os.path.join(folder, item.image)
+        stamp = stamp_of(image)
+        if (reason := _find_mismatch(explanation, item, header)) is not None:
+            return reason
+        if stamp is None or hash_file(image) != explanation.origin.image_sha256:
+            return "of another image"
+        row = make_row(explanation, item, frozenset(header["categories"]))
+        finished = _format_time(datetime.fromtimestamp((path / "explanation.json").stat().st_mtime, UTC))
+    except Exception:  # a folder may hold anything; it must not stop the others
+        return "unreadable"
+    names = ", ".join(f"{name} = ?" for name in RESULTS)
+    index.execute(
+        f"UPDATE images SET state = 'done', tries = 1, finished = ?, {names} WHERE id = ?",
+        (finished, *(row[name] for name in RESULTS), number),
+    )
+    index.execute("INSERT INTO stamps VALUES (?, ?, ?)", (number, *stamp))
+    return None
+
+
+def _find_mismatch(explanation: Explanation, item: InputItem, header: Mapping[str, Any]) -> str | None:
+    """How the record of an explanation differs from the run's header; None if it does not."""
+    origin, settings = explanation.origin, header["settings"]
+    facts = header["model_facts"] or header["expected_facts"]
+    if os.path.basename(origin.image) != os.path.basename(item.image):
+        return "of another image"
+    if _comparable(origin.request.record()) != _comparable(settings["request"]):
+        return "with another request"
+    if origin.versions.get("becausal") != settings["becausal"]:
+        return "of another version of becausal"
+    is_same_model = _last_part(origin.model) == _last_part(settings["model"])
+    is_same_loading = _comparable(origin.loading) == _comparable(settings["loading"])
+    if not is_same_model or not is_same_loading or _facts_of(explanation) != {name: facts.get(name) for name in _FACTS}:
+        return "of another model"
+    if explanation.stopped_by in ("interrupt", "failure"):
+        return "incomplete"
+    return None
+
+
+_FACTS = ("model_sha256", "preprocess")
+
+
+def _facts_of(explanation: Explanation) -> dict[str, str | None]:
+    return {name: getattr(explanation.origin, name) for name in _FACTS}
+
+
+def _find_facts(run: Path) -> dict[str, str | None]:
+    """The facts about the model that most explanations have in their records."""
+    found = Counter(tuple(_facts_of(explanation).items()) for explanation in _load_all(run))
+    return dict(found.most_common(1)[0][0]) if found else {}
+
+
+def _load_all(run: Path) -> Iterator[Explanation]:
+    for _, path in find_result_folders(run):
+        try:
+            yield Explanation.load(path)
+        except Exception:  # as in `_take`
+            continue
+
+
+def _last_part(spec: str) -> str:
+    """The model without its folder; records may have another path to the same file, which its hash identifies."""
+    name = str(spec).replace(os.sep, "/").rsplit("/", 1)[-1]
+    kind, _, rest = name.partition(":")
+    return rest if kind in KINDS and rest else name
+
+
+def _comparable(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that decide answers. Of files only the names: records have absolute paths, or the content."""
+    plain = dict(json.loads(to_json({k: v for k, v in options.items() if k not in ("batch_size", "threads", "labels")})))
+    if str(plain.get("preprocess")).endswith(".toml"):
+        plain["preprocess"] = os.path.basename(plain["preprocess"])
+    if "fills" in plain:
+        plain["fills"] = [f"image:{_last_part(fill[6:])}" if fill.startswith("image:") else fill for fill in plain["fills"]]
+    return plain
+
+
+def _set_aside(run: Path, path: Path) -> None:
+    place = run / REJECTED / path.name
+    for number in range(1, 10_000):
+        if not place.exists():
+            break
+        place = place.with_name(f"{path.name}-{number}")
+    place.parent.mkdir(exist_ok=True)
+    path.rename(place)
+
+
+def _replace(run: Path, made: Path) -> None:
+    """Put a new index in the place of the old one, which is kept under another name."""
+    path = run / INDEX
+    if path.exists() and path.stat().st_size:
+        try:
+            with_log = sqlite3.connect(path)
+            with_log.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            with_log.close()
+        except sqlite3.Error:
+            pass  # it is damaged: kept as it is
+        os.replace(path, run / f"{INDEX}.old")
+    for ending in ("-wal", "-shm"):
+        (run / f"{INDEX}{ending}").unlink(missing_ok=True)
+    os.replace(made, path)

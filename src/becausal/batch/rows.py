@@ -1,0 +1,50 @@
+"""The row of an explanation in the index, and the size and modification time of an image file."""
+
+import os
+import stat
+from typing import Any
+
+from becausal.batch.records import InputItem, Stamp
+from becausal.batch.truth import compare_with_boxes
+from becausal.core.contracts import name_id
+from becausal.core.explanation import ExplanationRecord
+
+
+def make_row(explanation: ExplanationRecord, item: InputItem, categories: frozenset[str]) -> dict[str, Any]:
+    """The columns that a result fills in, see `index.RESULTS`; categories: of the ground truth, in lower case."""
+    checks, summary = explanation.checks, explanation.summary()
+    boxes = compare_with_boxes(explanation.visible, explanation.frame, explanation.label, item, categories)
+    return {
+        "sha256": explanation.origin.image_sha256,
+        "label": explanation.label,
+        "label_id": label_id_of(explanation),
+        "confidence": summary["confidence"],
+        "size": explanation.size,
+        "pixels": explanation.pixels,
+        "pieces": explanation.pieces,
+        "alone": summary["explanation"]["confidence"],
+        "sufficient": checks.sufficient,
+        "necessary": checks.necessary,
+        "minimal_grain": checks.minimal_grain,
+        "stopped_by": explanation.stopped_by,
+        "calls": explanation.calls,
+        "seconds": explanation.seconds,
+        "inside": boxes.inside,
+        "by_chance": boxes.by_chance,
+        "note_code": boxes.note_code,
+        "note": boxes.note,
+    }
+
+
+def label_id_of(explanation: ExplanationRecord) -> int | None:
+    """The id of the label; None where the model returns names, and only the name identifies the label."""
+    return None if explanation.label_id == name_id(explanation.label) else explanation.label_id
+
+
+def stamp_of(path: str) -> Stamp | None:
+    """(bytes, modification time in ns) of a file; None if there is no regular file."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return (found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None

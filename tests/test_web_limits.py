@@ -1,0 +1,786 @@
+"""What the page keeps and accepts: memory in bytes, hostile files, slow and idle clients, the token."""
+
+import asyncio
+import http.client
+import io
+import json
+import random
+import re
+import socket
+import struct
+import subprocess
+import sys
+import time
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import becausal
+from becausal.core.errors import ImageError, OptionError
+from becausal.interfaces.cli.app import main
+from becausal.interfaces.cli.serve import format_address
+from becausal.interfaces.web.access import Access, make_token, read_token
+from becausal.interfaces.web.connections import Connections, IncomingUploads, TooMany, group_address
+from becausal.interfaces.web.guard import Guard
+from becausal.interfaces.web.images import Upload, decode_image, make_examples
+from becausal.interfaces.web.job_queue import BackgroundJob, JobQueue
+from becausal.interfaces.web.limits import Limits
+from becausal.interfaces.web.predictions import predict_ranking
+from becausal.interfaces.web.sessions import Packed, Sessions, StoredResult
+from becausal.interfaces.web.streams import STALLED_SECONDS, Streams
+from becausal.interfaces.web.tasks import ExplainResult
+from becausal.interfaces.web.upload_check import MAX_CLIENT_CHECKS, UploadChecks, check_upload
+from becausal.models import as_classifier
+from becausal.scenes import make_scene
+from web_serving import load_benchmark
+
+pytest.importorskip("gradio", reason="gradio is not installed: pip install 'becausal[web]'")
+
+load = load_benchmark()
+LIMITS = Limits()
+TOKEN = "a-token-for-tests-1234"
+
+
+def encode(pixels, file_format="PNG", **options):
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, file_format, **options)
+    return buffer.getvalue()
+
+
+def noise(height, width, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+
+
+# ---------------------------------------------------------------- memory
+
+
+SIDE = 192
+
+
+@pytest.fixture(scope="module")
+def bright():
+    """A model of any size: bright or dark in the middle."""
+
+    def predict(batch):
+        middle = batch[:, SIDE // 3 : SIDE // 2, SIDE // 3 : SIDE // 2].astype(float).mean((1, 2, 3)) / 255
+        share = 1 / (1 + np.exp(-30 * (middle - 0.6)))
+        return np.stack([1 - share, share], 1)
+
+    return as_classifier(predict, labels=["dark", "bright"], returns="probabilities")
+
+
+@pytest.fixture(scope="module")
+def photograph():
+    return Upload("photo.png", encode(np.maximum(noise(SIDE, SIDE), 150)))
+
+
+@pytest.fixture(scope="module")
+def found(bright, photograph):
+    return becausal.explain(decode_image(photograph, LIMITS).pixels, bright, grain=16, max_calls=300)
+
+
+def test_a_stored_result_is_compact_and_comes_back_bit_for_bit(found):
+    stored = StoredResult.store(found)
+    arrays = (found.visible, found.responsibility, found.view, *found.backgrounds)
+    assert len(stored.packed) < 0.5 * sum(array.nbytes for array in arrays)
+    again = stored.content
+    for name in ("visible", "responsibility", "view"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(found, name))
+    assert again.record() == found.record()
+    assert Packed("x").unpack() == "x"
+
+
+def test_a_session_counts_all_that_it_holds(bright, found):
+    sessions = Sessions(LIMITS)
+    session = sessions.get("page")
+    session.upload = Upload("a.png", bytes(1000))
+    assert session.held_bytes == 1000
+    session.publisher("stage")(bytes(200), "image/png")
+    assert session.held_bytes == 1200
+    publish = session.publisher("stage")  # the images before are dropped
+    assert re.fullmatch(r"shown/[\w-]{32}", publish(bytes(300), "image/png"))
+    assert session.held_bytes == 1300
+    session.explanation = StoredResult.store(found)
+    size = session.explanation.held_bytes
+    assert session.held_bytes == 1300 + size
+    ranking = predict_ranking(found, bright)
+    session.job = BackgroundJob(lambda progress: ExplainResult(StoredResult.store(found), ranking), LIMITS)
+    session.job.run()  # nobody has fetched its result
+    assert session.held_bytes == 1300 + 2 * size + SIDE * SIDE
+    session.job.take_result()
+    assert session.held_bytes == sessions.held_bytes == 1300 + size
+    sessions.add_upload(Upload("b.png", bytes(50)))
+    assert sessions.held_bytes == 1350 + size
+
+
+def test_an_image_is_found_by_its_token_until_its_session_is_dropped():
+    sessions = Sessions(Limits(sessions=1))
+    address = sessions.get("page").publisher("stage")(b"content", "image/png")
+    token = address.removeprefix("shown/")
+    assert sessions.find_image(token).content == b"content"
+    assert sessions.find_image("x" * 32) is None
+    sessions.get("another page")
+    assert sessions.find_image(token) is None
+
+
+def test_the_oldest_without_a_search_is_dropped_first():
+    sessions = Sessions(Limits(held_bytes=350))
+    for name in ("searching", "idle", "newest"):
+        sessions.get(name).upload = Upload("x", bytes(100))
+    sessions.get("searching").job = job = BackgroundJob(lambda progress: 1, LIMITS)
+    for name in ("idle", "newest"):
+        sessions.get(name)
+    sessions.get("one more").upload = Upload("x", bytes(100))
+    sessions.clean_up()
+    assert len(sessions) == 3
+    assert sessions.held_bytes == 300
+    assert not job.is_stopping
+    assert sessions.get("searching").upload is not None
+    assert sessions.get("idle").upload is None
+
+
+def test_unclaimed_uploads_count_too():
+    sessions = Sessions(Limits(held_bytes=250))
+    tokens = [sessions.add_upload(Upload("x", bytes(100))) for _ in range(5)]
+    assert sessions.held_bytes <= 250
+    assert [sessions.claim_upload(token) is not None for token in tokens] == [False, False, False, True, True]
+
+
+def test_a_job_that_is_stopped_in_the_queue_frees_its_place_and_its_image():
+    import gc
+    import weakref
+
+    class Task:
+        def __call__(self, progress):
+            return 1
+
+    queue = JobQueue(Limits(workers=1, waiting=2))
+    try:
+        gate = SimpleNamespace(is_open=False)
+
+        def block(progress):
+            while not gate.is_open:
+                time.sleep(0.01)
+
+        queue.submit(block)
+        task = Task()
+        reference, job = weakref.ref(task), queue.submit(task)
+        del task
+        job.stop()
+        gc.collect()
+        assert (job.state, job.ended.is_set(), reference()) == ("failed", True, None)
+        assert [queue.submit(Task()).ahead for _ in range(2)] == [0, 1]
+    finally:
+        gate.is_open = True
+        queue.close()
+
+
+@pytest.fixture
+def page(bright):
+    from becausal.interfaces.web.page import Page
+
+    limits = Limits(held_bytes=3_000_000, sessions=1000)
+    queue = JobQueue(limits)
+    yield Page(
+        {"bright": bright, "bundled": becausal.load_model("bundled")}, Sessions(limits), queue, make_examples(64), limits
+    )
+    queue.close()
+
+
+def explain(page, name, photograph):
+    """One tab from upload to result; returns the number of characters that gradio keeps of it."""
+    request = SimpleNamespace(session_hash=name)
+    token = page.sessions.add_upload(photograph)
+    shown = page.choose_upload("bright", SimpleNamespace(_data={"token": token}), request)
+
+    async def run():
+        async for updates in page.explain("causal", "grey", 1, 0.5, 16, 1, 60, request):
+            last = updates
+        return last
+
+    last = asyncio.run(run())
+    assert 'data-state="done"' in last[0], last[0]
+    return sum(len(part) for part in (shown[0], *last[:4]) if isinstance(part, str))
+
+
+def test_forty_sessions_come_and_go_and_the_bytes_stay_within_the_limit(page, photograph):
+    sizes, kept = [], []
+    for number in range(40):
+        kept.append(explain(page, f"session-{number}", photograph))
+        sizes.append(page.sessions.held_bytes)
+        assert page.sessions.held_bytes <= page.limits.held_bytes
+    assert 3 <= len(page.sessions) < 40  # some are kept, most had to go
+    assert sizes[0] < 800_000  # of 192 x 192 pixels, whose file has 100 kB
+    assert max(kept) < 30_000  # no image is part of the HTML, which gradio keeps for every session
+
+
+def test_nothing_is_sent_to_a_page_that_nobody_reads(page, photograph):
+    page.streams = Streams()
+    page.limits = replace(page.limits, unwatched_seconds=0.5)
+    page.queue.limits = page.limits
+    session = page.sessions.get("abandoned")
+    request = SimpleNamespace(session_hash="abandoned")
+    token = page.sessions.add_upload(photograph)
+    page.choose_upload("bright", SimpleNamespace(_data={"token": token}), request)
+
+    def endless(progress):
+        while True:
+            visible = np.ones((4, 4), bool)
+            progress(becausal.api.Status("x", 0, "search", 1, None, 1.0, visible))
+            time.sleep(0.01)
+
+    page._explain_task = lambda *arguments, **options: endless
+
+    async def run():
+        return [updates async for updates in page.explain("causal", "grey", 1, 0.5, 16, 1, 200, request)]
+
+    updates = asyncio.run(asyncio.wait_for(run(), 30))
+    assert len(updates) == 2  # that it waits, and that it was stopped
+    assert "stopped before a result" in updates[-1][0]
+    assert session.is_idle
+
+
+def test_a_stream_counts_while_it_is_open_and_its_client_reads():
+    clock = SimpleNamespace(now=0.0)
+    streams = Streams(lambda: clock.now)
+
+    async def run():
+        gate = asyncio.Event()
+
+        async def send(message):
+            await gate.wait()
+
+        assert not streams.is_followed("page")
+        async with streams.follow("page", send) as watched_send:
+            assert streams.is_followed("page")
+            assert not streams.is_followed("other")
+            sending = asyncio.create_task(watched_send("x"))
+            await asyncio.sleep(0)
+            clock.now += STALLED_SECONDS + 1
+            assert not streams.is_followed("page")
+            gate.set()
+            await sending
+            assert streams.is_followed("page")
+        assert not streams.is_followed("page")
+
+    asyncio.run(run())
+
+
+# ---------------------------------------------------------------- the first image
+
+
+def test_only_the_bundled_model_has_examples(page, photograph):
+    request = SimpleNamespace(session_hash="mine")
+    opened = page.load(request)
+    assert "Drop an image here" in opened[0]
+    assert "data-example" not in opened[0]
+    assert opened[2]["choices"] == []
+    bundled = page.choose_model("bundled", request)
+    assert "bus.png" in bundled[0]
+    assert bundled[0].count("data-example") == len(page.examples)
+    back = page.choose_model("bright", request)
+    assert "Drop an image here" in back[0]  # not a cartoon bus for another model
+    assert page.sessions.get("mine").upload is None
+    forged = page.choose_example("bright", SimpleNamespace(_data={"example": 0}), request)
+    assert "Drop an image here" in forged[0]
+    token = page.sessions.add_upload(photograph)
+    page.choose_upload("bright", SimpleNamespace(_data={"token": token}), request)
+    assert "photo.png" in page.choose_model("bundled", request)[0]  # an image of one's own stays
+
+
+def test_a_falling_curve_is_explained(bright, found):
+    from becausal.interfaces.web import results
+
+    ranking = predict_ranking(found, bright)
+    steps = [replace(step, prediction=replace(step.prediction, confidence=0.9)) for step in ranking.steps]
+    text = results.render_ranking(found, replace(ranking, steps=tuple(steps)))
+    assert "The dashed line marks the explanation." in text
+    assert "falls to" not in text
+    steps[-2] = replace(steps[-2], prediction=replace(steps[-2].prediction, confidence=0.25))
+    text = results.render_ranking(found, replace(ranking, steps=tuple(steps)))
+    assert "To the right of it the confidence falls to 0.25 although pixels are <em>added</em>" in text
+
+
+# ---------------------------------------------------------------- hostile files
+
+
+PIXEL = [(256, 3, 1, 1), (257, 3, 1, 1), (258, 3, 1, 8), (262, 3, 1, 1), (273, 4, 1, 0), (278, 3, 1, 1), (279, 4, 1, 1)]
+
+
+def many_frames(count):
+    """A TIFF file with this many frames: each is a directory of 1 x 1 pixels that refers to the next one."""
+    entries = [
+        (256, 3, 1, 1),
+        (257, 3, 1, 1),
+        (258, 3, 1, 8),
+        (262, 3, 1, 1),
+        (273, 4, 1, 0),
+        (278, 3, 1, 1),
+        (279, 4, 1, 1),
+    ]
+    size = 2 + 12 * len(entries) + 4
+    tags = b"".join(struct.pack("<HHII", *entry) for entry in entries)
+    frames = [
+        struct.pack("<H", len(PIXEL)) + tags + struct.pack("<I", 8 + size * (i + 1) if i + 1 < count else 0)
+        for i in range(count)
+    ]
+    return b"II*\x00" + struct.pack("<I", 8) + b"".join(frames)
+
+
+def test_frames_are_never_counted(monkeypatch):
+    from PIL import GifImagePlugin, TiffImagePlugin
+
+    def count(self):
+        raise AssertionError("frames are counted")
+
+    monkeypatch.setattr(TiffImagePlugin.TiffImageFile, "n_frames", property(count))
+    monkeypatch.setattr(GifImagePlugin.GifImageFile, "n_frames", property(count))
+    pixels = noise(8, 12)
+    for file_format in ("TIFF", "GIF"):
+        buffer = io.BytesIO()
+        frames = [Image.fromarray(noise(8, 12, seed)) for seed in (1, 2)]
+        Image.fromarray(pixels).save(buffer, file_format, save_all=True, append_images=frames)
+        image = decode_image(Upload("x", buffer.getvalue()), LIMITS)
+        assert image.grid == (8, 12)
+        assert "animated: first frame only" in image.notes
+        if file_format == "TIFF":
+            np.testing.assert_array_equal(image.pixels, pixels)
+
+
+def test_a_tiff_of_many_frames_is_decoded_at_once():
+    data = many_frames(86_841)
+    begun = time.perf_counter()
+    assert decode_image(Upload("x.tif", data), LIMITS).grid == (1, 1)
+    assert time.perf_counter() - begun < 2
+
+
+def test_a_tiff_is_turned_upright_as_from_a_file(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    data = encode(noise(8, 12), "TIFF", exif=exif)
+    (tmp_path / "x.tif").write_bytes(data)
+    expected = becausal.images.loading.load_image(tmp_path / "x.tif")
+    image = decode_image(Upload("x.tif", data), LIMITS)
+    assert image.grid == (12, 8)
+    np.testing.assert_array_equal(image.pixels, expected.pixels)
+    assert image.notes == expected.notes
+
+
+def bloated_tiff():
+    """A TIFF file of 4 MB whose 400 tags all claim the same 4 MB: read in full they are 1.6 GB."""
+    count, length = 400, 4_000_000
+    tags = [*PIXEL, *((30_000 + i, 7, length, 8) for i in range(count))]
+    directory = struct.pack("<H", len(tags)) + b"".join(struct.pack("<HHII", *tag) for tag in tags) + bytes(4)
+    return b"II*\x00" + struct.pack("<I", 8 + length) + bytes(length) + directory
+
+
+def test_a_file_that_takes_too_much_memory_or_time_is_refused():
+    small = replace(LIMITS, decode_bytes=900_000_000)
+    check_upload(Upload("good.png", encode(noise(20, 20))), small)
+    with pytest.raises(ImageError, match=r"x\.tif (takes too|is not an image|cannot be decoded)"):
+        check_upload(Upload("x.tif", bloated_tiff()), small)
+    slow = encode(np.zeros((6000, 6600, 3), np.uint8), "JPEG", progressive=True)
+    scan = slow[slow.rindex(b"\xff\xda") : -2]
+    with pytest.raises(ImageError, match=r"x\.jpg takes too long"):
+        check_upload(Upload("x.jpg", slow[:-2] + scan * 3000 + slow[-2:]), replace(LIMITS, decode_seconds=2))
+
+
+def test_a_process_that_cannot_start_is_not_blamed_on_the_image(monkeypatch):
+    from becausal.interfaces.web import upload_check
+
+    monkeypatch.setattr(upload_check, "PROGRAM", "import no_such_module")
+    with pytest.raises(ImageError, match=r"good\.png could not be checked"):
+        check_upload(Upload("good.png", encode(noise(20, 20))), LIMITS)
+
+
+def test_the_errors_of_the_other_process_are_those_of_this_one():
+    for data in (b"", b"no image", encode(noise(64, 64))[:2000]):
+        with pytest.raises(ImageError) as here:
+            decode_image(Upload("ä.png", data), LIMITS)
+        with pytest.raises(ImageError) as there:
+            check_upload(Upload("ä.png", data), LIMITS)
+        assert str(here.value) == str(there.value)
+
+
+def test_slow_uploads_of_one_client_do_not_block_another(monkeypatch):
+    from becausal.interfaces.web import upload_check
+
+    def check(upload, limits):
+        while upload.name == "slow" and not gate:
+            time.sleep(0.01)
+
+    gate = []
+    monkeypatch.setattr(upload_check, "check_upload", check)
+
+    async def run():
+        checks = UploadChecks(LIMITS)
+        slow = [asyncio.create_task(checks.check(Upload("slow", b""), "10.0.0.1")) for _ in range(8)]
+        await asyncio.sleep(0.1)
+        assert checks._running == {"10.0.0.1": MAX_CLIENT_CHECKS}
+        await asyncio.wait_for(checks.check(Upload("fast", b""), "10.0.0.2"), 10)
+        gate.append(True)
+        await asyncio.gather(*slow)
+        assert not checks._running
+        checks.close()
+
+    asyncio.run(run())
+
+
+# ---------------------------------------------------------------- connections and uploads
+
+
+class Transport:
+    def __init__(self):
+        self.is_open, self.unsent = True, 0
+
+    def abort(self):
+        self.is_open = False
+
+    def get_write_buffer_size(self):
+        return self.unsent
+
+
+@pytest.mark.parametrize(
+    ("host", "group"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+        ("fe80::1%eth0", "fe80::"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("", ""),
+    ],
+)
+def test_clients_are_counted_by_network(host, group):
+    assert group_address(host) == group
+
+
+def test_one_connection_too_many_replaces_one_without_a_request():
+    async def run():
+        connections = Connections(Limits(connections=5, client_connections=3))
+        transports = []
+
+        def connect(host, *, has_request):
+            transport, client = Transport(), (host, len(transports))
+            connections.add(client, transport)
+            if has_request:
+                connections.begin(client)
+            transports.append(transport)
+
+        for has_request in (True, False, False):
+            connect("10.0.0.1", has_request=has_request)
+        connect("10.0.0.1", has_request=True)
+        assert [transport.is_open for transport in transports] == [True, False, True, True]
+        connections.remove(("10.0.0.1", 1))
+        connect("10.0.0.2", has_request=True)
+        connect("10.0.0.3", has_request=True)
+        connect("10.0.0.4", has_request=True)  # the sixth: the other half-open one goes
+        assert [transport.is_open for transport in transports] == [True, False, False, True, True, True, True]
+        connections.remove(("10.0.0.1", 2))
+        connect("10.0.0.5", has_request=True)  # all others are busy
+        assert not transports[-1].is_open
+
+    asyncio.run(run())
+
+
+def test_a_client_that_sends_no_headers_or_does_not_read_is_cut_off():
+    async def run():
+        connections = Connections(Limits(header_seconds=0.05))
+        silent, busy = Transport(), Transport()
+        connections.add(("10.0.0.1", 1), silent)
+        connections.add(("10.0.0.1", 2), busy)
+        connections.begin(("10.0.0.1", 2))
+        await asyncio.sleep(0.15)
+        assert (silent.is_open, busy.is_open) == (False, True)
+        reader = Transport()
+        connections.add(("10.0.0.1", 3), reader)
+        reader.unsent = 1000
+        await asyncio.sleep(0.07)
+        assert reader.is_open
+        reader.unsent = 500  # it is reading
+        await asyncio.sleep(0.05)
+        assert reader.is_open
+        await asyncio.sleep(0.1)  # it is not
+        assert not reader.is_open
+
+    asyncio.run(run())
+
+
+def test_one_upload_too_many_ends_the_slowest_of_the_same_client():
+    async def receive(uploads, host, length, done):
+        try:
+            async with asyncio.timeout(30) as deadline:
+                upload = uploads.admit(host, deadline)
+                uploads.add_bytes(upload, length)
+                await done.wait()
+        except TimeoutError:
+            return "ended"
+        finally:
+            await asyncio.sleep(0)
+        uploads.remove(upload)
+        return "received"
+
+    async def run():
+        uploads, done = IncomingUploads(Limits(uploads=5, client_uploads=3, receiving_bytes=1000)), asyncio.Event()
+        tasks = []
+        for length in (100, 1, 50, 100):
+            tasks.append(asyncio.create_task(receive(uploads, "10.0.0.1", length, done)))
+            await asyncio.sleep(0.02)
+        for host in ("10.0.0.2", "10.0.0.3"):
+            tasks.append(asyncio.create_task(receive(uploads, host, 10, done)))
+            await asyncio.sleep(0.02)
+        with pytest.raises(TooMany):
+            await receive(uploads, "10.0.0.4", 1, done)  # no slower one of its own
+        done.set()
+        assert await asyncio.gather(*tasks) == ["received", "ended", "received", "received", "received", "received"]
+        with pytest.raises(TooMany):
+            await receive(uploads, "10.0.0.4", 1001, done)
+
+    asyncio.run(run())
+
+
+SERVER = """
+import sys
+from becausal import load_model
+from becausal.interfaces.web.limits import Limits
+from becausal.interfaces.web.server import listen, make_app, make_server
+
+with listen("127.0.0.1", 0) as bound:
+    app = make_app({"bundled": load_model("bundled")}, Limits(**eval(sys.argv[1])), token=sys.argv[2] or None)
+    bound.listen(256)
+    print("open http://127.0.0.1:%d in" % bound.getsockname()[1], flush=True)
+    make_server(app).run(sockets=[bound])
+"""
+
+
+@contextmanager
+def serving(token="", **limits):
+    """The port of a server with other limits."""
+    command = [sys.executable, "-c", SERVER, repr(limits), token]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield int(re.search(r":(\d+) ", process.stdout.readline())[1])
+        finally:
+            process.terminate()
+            process.wait(30)
+    assert process.returncode in (0, -15)
+
+
+def connect(port, data):
+    connection = socket.create_connection(("127.0.0.1", port), timeout=30)
+    connection.sendall(data)
+    return connection
+
+
+def is_closed(connection):
+    try:
+        return connection.recv(10_000) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_half_open_connections_and_slow_uploads_do_not_block_others():
+    limits = {"header_seconds": 1.0, "client_connections": 30, "connections": 40, "client_uploads": 4, "uploads": 6}
+    with serving(**limits, body_seconds=3.0) as port:
+        half_open = [connect(port, b"GET / HTTP/1.1\r\nHost: local") for _ in range(60)]
+        client = load.Client(port)  # reads the page's config
+        assert client.request("GET", "/")[0] == 200
+        time.sleep(2)
+        assert all(is_closed(connection) for connection in half_open)  # the oldest at once, the others after a second
+        dripping = [connect(port, b"GET / HTTP/1.1\r\n") for _ in range(3)]
+        for _ in range(15):  # a byte now and then does not help
+            time.sleep(0.1)
+            for connection in dripping:
+                try:
+                    connection.sendall(b"X")
+                except OSError:
+                    break
+        assert all(is_closed(connection) for connection in dripping)
+
+        head = b"POST /image?name=x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nx"
+        slow = [connect(port, head) for _ in range(9)]
+        time.sleep(0.3)
+        data = encode(make_scene(1025, label="bus").image)
+        assert client.request("POST", "/image?name=bus.png", data)[0] == 200
+        replies = [connection.recv(1000) for connection in slow]  # ended by others, or after three seconds
+        assert all(reply.startswith(b"HTTP/1.1 408") for reply in replies)
+        for connection in (*half_open, *dripping, *slow):
+            connection.close()
+
+
+# ---------------------------------------------------------------- token
+
+
+def ask_guard(path="/", *, method="GET", headers=(), query=b"", kind="http"):
+    """The status, the headers and the body of a response; 299 if the request reached the app."""
+    sent = []
+
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 299, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": kind, "path": path, "method": method, "query_string": query, "server": ("0.0.0.0", 7860)}
+    scope["headers"] = [(b"host", b"example.org:7860"), *headers]
+    asyncio.run(Guard(app, limits=LIMITS, hosts=None, token=TOKEN)(scope, receive, send))
+    if kind == "websocket":
+        return sent
+    return sent[0]["status"], dict(sent[0]["headers"]), sent[1]["body"].decode()
+
+
+COOKIE = (b"cookie", f"other=1; becausal-7860={TOKEN}".encode())
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/"),
+        ("HEAD", "/"),
+        ("GET", "/config"),
+        ("GET", "/theme.css"),
+        ("GET", "/assets/index.js"),
+        ("GET", "/download/" + "a" * 32),
+        ("GET", "/shown/" + "a" * 32),
+        ("GET", "/gradio_api/queue/data"),
+        ("GET", "/gradio_api/heartbeat/abcdefgh"),
+        ("GET", "/gradio_api/startup-events"),
+        ("GET", "/favicon.ico"),
+        ("POST", "/image"),
+        ("POST", "/gradio_api/queue/join"),
+        ("GET", "/nowhere"),
+    ],
+)
+def test_without_the_token_everything_is_401(method, path):
+    wrong = (b"cookie", b"becausal-7860=" + b"x" * len(TOKEN))
+    other_port = (b"cookie", f"becausal-8000={TOKEN}".encode())
+    broken = (b"cookie", b'becausal-7860="\xff')
+    for headers in ((), (wrong,), (other_port,), (broken,)):
+        status, _, body = ask_guard(path, method=method, headers=headers)
+        assert status == 401
+        assert TOKEN not in body
+    query = b"token=" + TOKEN.encode()
+    if (method, path) != ("GET", "/"):
+        assert ask_guard(path, method=method, query=query)[0] == 401  # only the page itself takes it from the address
+    if method == "GET" and path != "/nowhere":
+        assert ask_guard(path, headers=(COOKIE,))[0] == 299
+
+
+def test_the_token_moves_from_the_address_into_a_cookie():
+    status, headers, body = ask_guard(query=b"token=" + TOKEN.encode())
+    assert status == 200
+    assert headers[b"set-cookie"].decode() == f"becausal-7860={TOKEN}; Path=/; HttpOnly; SameSite=Strict"
+    assert headers[b"cache-control"] == b"no-store"
+    assert headers[b"referrer-policy"] == b"no-referrer"
+    assert TOKEN not in body
+    assert 'http-equiv="refresh"' in body
+    for query in (b"", b"token=", b"token=wrong", b"token=" + TOKEN[:-1].encode(), b"token=%ff", b"x=" + TOKEN.encode()):
+        status, headers, body = ask_guard(query=query)
+        assert status == 401
+        assert b"set-cookie" not in headers
+        assert 'name="token"' in body
+
+
+def test_tokens_are_compared_in_constant_time(monkeypatch):
+    import secrets
+
+    compared = []
+    compare = secrets.compare_digest
+    monkeypatch.setattr(secrets, "compare_digest", lambda a, b: compared.append((a, b)) or compare(a, b))
+    access = Access(TOKEN)
+    scope = {"path": "/", "method": "GET", "query_string": b"token=wrong", "headers": [COOKIE], "server": ("", 7860)}
+    assert access.is_signed_in(scope)
+    assert access.sign_in(scope) is None
+    assert compared == [(TOKEN.encode(), TOKEN.encode()), (b"wrong", TOKEN.encode())]
+
+
+def test_a_websocket_is_closed_with_a_token_too():
+    assert [message["type"] for message in ask_guard(kind="websocket", headers=(COOKIE,))] == ["websocket.close"]
+
+
+def test_a_token_is_long_and_new():
+    assert len({make_token() for _ in range(100)}) == 100
+    assert all(re.fullmatch(r"[\w-]{32}", make_token()) for _ in range(100))
+    assert read_token({"X": TOKEN}, "X") == TOKEN
+    for value in ("", "short", "with a blank in it......", "with;a;semicolon;........", "ä" * 20, "line\nline............"):
+        with pytest.raises(OptionError, match="--token-env: the variable X must hold"):
+            read_token({"X": value} if value else {}, "X")
+
+
+def test_the_address_that_is_printed():
+    assert format_address("127.0.0.1", 1, None, None) == "http://127.0.0.1:1 in a browser"
+    assert format_address("::1", 1, None, None) == "http://[::1]:1 in a browser"
+    assert format_address("10.0.0.1", 1, "abc", None) == "http://10.0.0.1:1/?token=abc in a browser"
+    name = socket.gethostname()
+    assert format_address("0.0.0.0", 1, "abc", "T") == f"http://{name}:1 in a browser and enter the token in T"
+
+
+def test_a_token_variable_that_is_not_set_is_an_error(capsys, monkeypatch):
+    monkeypatch.delenv("BECAUSAL_TEST_TOKEN", raising=False)
+    assert main(["serve", "--port", "0", "--token-env", "BECAUSAL_TEST_TOKEN"]) == 2
+    assert "the variable BECAUSAL_TEST_TOKEN must hold a token" in capsys.readouterr().err
+
+
+@contextmanager
+def serve_to_all(*arguments, environment=None):
+    import os
+
+    command = [sys.executable, "-m", "becausal", "serve", "--port", "0", "--host", "0.0.0.0", *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=os.environ | (environment or {}), **pipes) as process:
+        said = SimpleNamespace(line=process.stdout.readline(), out="", err="")
+        try:
+            yield said
+        finally:
+            process.terminate()
+            said.out, said.err = process.communicate(timeout=30)
+
+
+def fetch(port, path, cookie=None):
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+        connection.request("GET", path, headers={"Cookie": cookie} if cookie else {})
+        response = connection.getresponse()
+        return response.status, dict(response.getheaders()), response.read()
+
+
+def test_other_machines_need_the_token_that_is_printed():
+    with serve_to_all() as said:
+        port, token = re.search(r"http://[^/]+:(\d+)/\?token=([\w-]{32}) in a browser", said.line).groups()
+        assert fetch(int(port), "/")[0] == 401
+        assert fetch(int(port), "/config")[0] == 401
+        status, headers, _ = fetch(int(port), f"/?token={token}")
+        assert status == 200
+        cookie = headers["set-cookie"].partition(";")[0]
+        assert fetch(int(port), "/", cookie)[0] == 200
+        assert b"gradio" in fetch(int(port), "/config", cookie)[2]
+    assert "warning: other machines can reach this page" in said.err
+    assert said.err.count("\n") == 1
+    assert token not in said.err + said.out
+
+
+def test_a_token_of_ones_own_is_not_printed():
+    with serve_to_all("--token-env", "BECAUSAL_TEST_TOKEN", environment={"BECAUSAL_TEST_TOKEN": TOKEN}) as said:
+        port = int(re.search(r":(\d+) in a browser and enter the token in BECAUSAL_TEST_TOKEN", said.line)[1])
+        assert fetch(port, f"/?token={TOKEN[::-1]}")[0] == 401
+        assert fetch(port, f"/?token={TOKEN}")[0] == 200
+    assert TOKEN not in said.line + said.out + said.err
+
+
+def test_a_full_round_with_a_token():
+    with serving(TOKEN) as port:
+        with pytest.raises(load.UnexpectedResponse, match="401"):
+            load.Client(port)
+        client = load.Client(port, f"{random.getrandbits(64):016x}", cookie=f"becausal-{port}={TOKEN}")
+        client.upload("bus.png", encode(make_scene(1025, label="bus").image))
+        _, link = client.explain(0)
+        assert client.request("GET", link)[0] == 200
+        client.cookie = None
+        assert client.request("GET", link)[0] == 401
+        assert json.loads(client.request("POST", "/image", b"x")[2])["error"].startswith("the token is missing or wrong")
