@@ -187,7 +187,8 @@ NAMED = {
     "httpx": {"models.endpoint.transport"},
     "rich": {name for name in FILES if name.startswith("interfaces.cli")},
     "PIL": {
-        "images.loading", "render.painting", "render.thumbnails", "scenes.dataset", "bench.planting", "bench.shapes", "interfaces.web.images",
+        "images.loading", "render.painting", "render.thumbnails", "scenes.dataset", "bench.planting", "bench.shapes",
+        "interfaces.web.images",
     },
 }  # fmt: skip
 

@@ -408,8 +408,8 @@ TAMPERED = {
     "no label": "UPDATE images SET label = NULL WHERE id = 1",
     "bytes that are not text": "UPDATE images SET note = CAST(x'fffe' AS TEXT) WHERE id = 1",
     "a float for an integer": "UPDATE images SET calls = 2.5 WHERE id = 1",
-    "a name that is not text": "PRAGMA writable_schema = ON; UPDATE sqlite_master SET sql = CAST(x'43524541544520ff' AS TEXT) "
-    "WHERE name = 'images'",
+    "a name that is not text": "PRAGMA writable_schema = ON; "
+    "UPDATE sqlite_master SET sql = CAST(x'43524541544520ff' AS TEXT) WHERE name = 'images'",
     "a negative number": "UPDATE images SET id = -5 WHERE id = 1",
     "no table": "DROP TABLE images",
     "another table": "DROP TABLE images; CREATE TABLE images (a)",

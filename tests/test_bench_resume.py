@@ -102,7 +102,8 @@ def test_changed_settings_or_pictures_are_refused(bombed, tmp_path):  # noqa: F8
 
 
 def test_a_run_is_resumed_with_another_batch_size_and_number_of_threads(tmp_path, capsys):
-    command = ["bench", "scenes", "--model", "bundled", "--methods", "random", "--limit", "2", "--out", str(tmp_path / "run")]
+    command = ["bench", "scenes", "--model", "bundled", "--methods", "random", "--limit", "2"]
+    command += ["--out", str(tmp_path / "run")]
     assert main([*command, "--batch-size", "4", "--threads", "2"]) == 0
     table = (tmp_path / "run" / "results.csv").read_bytes()
     rows = tmp_path / "run" / "rows.jsonl"

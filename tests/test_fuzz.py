@@ -34,7 +34,12 @@ import pytest
 from PIL import Image
 
 SECONDS, MEMORY = 20, 2 * 1024**3
-STATUSES = {"verify": (0, 1, 2), "batch": (0, 2, 3)}  # of a command; (0, 2) of all others
+STATUSES = {
+    "verify": (0, 1, 2),
+    "batch": (0, 2, 3),
+    "export": (0, 2, 3),
+    "report": (0, 2, 3),
+}  # of a command; (0, 2) of all others
 ODD: list[Any] = [
     None, True, False, 0, -1, 1, 7, 2**31, 10**22, -(10**22), 0.5, -0.5, 1e308, math.nan, math.inf, "", " ", "x", "1", "nan",
     "x" * 10_000, "\0", "\ud800", "../../../etc/passwd", "/dev/zero", "${HOME}", "<script>", [], {}, [None], [[]], [1, 2],
@@ -319,7 +324,7 @@ class EndpointHandler(socketserver.StreamRequestHandler):
 # --- the kinds of input: what is made once, and a case of it -----------------------------------------------------------
 
 MODEL = ["--model", "net.onnx", "--labels", "names.txt"]
-QUICK = ["--max-calls", "60", "--grain", "8"]
+QUICK = ["--max-calls", "60", "--grain", "8", "--fill", "black"]
 ENDPOINT = [f"--endpoint={pair}" for pair in ("timeout=2", "deadline=3", "retries=1", "cache=none", "binary=no")]
 Case = Callable[[random.Random], list[list[str]]]  # mutates files in the working directory; the commands to run
 
@@ -418,8 +423,8 @@ def damage_onnx(rng: random.Random) -> list[list[str]]:
 def damage_image(rng: random.Random) -> list[list[str]]:
     path = Path(rng.choice(("0.png", "0.jpg", "0.tif", "0.gif", "0.webp", "0.bmp", "0.npy")))
     path.write_bytes(mutate_bytes(path.read_bytes(), rng))
-    fill = ["--fill", f"image:{path}"]
-    return [rng.choice((["explain", str(path), *MODEL, *QUICK], ["explain", "1.png", *MODEL, *QUICK, *fill]))]
+    fill = [*QUICK[:-1], f"image:{path}"]
+    return [rng.choice((["explain", str(path), *MODEL, *QUICK], ["explain", "1.png", *MODEL, *fill]))]
 
 
 def damage_coco(rng: random.Random) -> list[list[str]]:
@@ -455,13 +460,13 @@ def damage_answers(rng: random.Random) -> list[list[str]]:
 
 #: How the files are made, how they are damaged, the number of cases in CI.
 KINDS: dict[str, tuple[Callable[[], None], Case, int]] = {
-    "record": (make_record, damage_record, 120),
-    "run": (make_run, damage_run, 50),
-    "onnx": (make_place, damage_onnx, 60),
-    "image": (make_place, damage_image, 80),
+    "record": (make_record, damage_record, 100),
+    "run": (make_run, damage_run, 40),
+    "onnx": (make_place, damage_onnx, 50),
+    "image": (make_place, damage_image, 60),
     "coco": (make_place, damage_coco, 40),
-    "settings": (make_place, damage_settings, 60),
-    "answers": (make_place, damage_answers, 30),
+    "settings": (make_place, damage_settings, 50),
+    "answers": (make_place, damage_answers, 25),
 }
 
 

@@ -13,6 +13,6 @@ def test_records_over_arrays_can_be_compared_and_hashed():
     answers = Answers(np.ones(3, bool), np.ones(3), np.ones(3))
     finding = Finding(np.zeros((2, 2)))
     for record, second in ((one, other), (answers, Answers.none()), (finding, Finding(np.zeros((2, 2))))):
-        assert record == record  # noqa: PLR0124
+        assert record == record
         assert record != second
         assert len({record, second}) == 2

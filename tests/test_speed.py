@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 import becausal
-from becausal.api import Failure, Request, explain_numbered
+from becausal.api import Failure, Request, explain_numbered, jobs
 from becausal.core.contracts import Answers, AsyncClassifier, Classifier, Stop, Wave, with_hints
 from becausal.core.errors import AnswerError, ImageError
 from becausal.core.minimise import minimise
@@ -498,7 +499,7 @@ def test_the_memory_of_dc_causal_does_not_grow_with_its_partitions(monkeypatch):
     assert peak < 25 * 2**20  # all mutants of the first step alone are 26 MB; with a copy of those, 0.13 MB a partition
 
 
-def test_a_view_that_would_take_too_much_memory_is_refused_before_anything_is_allocated(monkeypatch):
+def test_a_view_that_would_take_too_much_memory_is_refused_before_anything_is_allocated(monkeypatch, tmp_path):
     calls = ModelCalls(Model(batch_size=32))
     with pytest.raises(ImageError) as caught:
         require_memory("photo.jpg", (9000, 12000, 3), 1, calls)
@@ -513,7 +514,11 @@ def test_a_view_that_would_take_too_much_memory_is_refused_before_anything_is_al
     monkeypatch.setattr(memory, "MAX_BYTES", 10_000)
     with pytest.raises(ImageError, match="GB of memory with a batch size of 16"):
         becausal.explain(np.zeros((50, 60, 3), np.uint8), Model())
-    monkeypatch.setattr(memory, "MAX_BYTES", 2**33)
+    Image.new("RGB", (50, 60)).save(tmp_path / "photo.png")
+    monkeypatch.setattr(jobs, "load_image", None)  # it is not even decoded
+    with pytest.raises(ImageError, match=r"photo\.png is seen by the model at a size of 50x60"):
+        becausal.explain(str(tmp_path / "photo.png"), Model())
+    monkeypatch.undo()
     monkeypatch.setattr(memory, "total_memory", lambda: 1000)
     with pytest.raises(ImageError, match="memory"):
         becausal.explain(np.zeros((50, 60, 3), np.uint8), Model())

@@ -6,6 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +33,7 @@ from becausal.engine.engine import Engine
 from becausal.engine.memory import require_memory
 from becausal.engine.running import Job, Outcome
 from becausal.images.fills import NAMES, make_background
-from becausal.images.loading import InputImage, View, load_image, make_view
+from becausal.images.loading import InputImage, View, load_image, make_view, peek_size
 from becausal.methods import make_explainer
 from becausal.models.labels import find_label
 
@@ -115,10 +117,12 @@ def explain_here(
 def prepare(image: Any, engine: Engine, request: Request) -> ImageJob:
     """The image read, its view and its backgrounds made, the method chosen. Raises BecausalError for what cannot be."""
     classifier = engine.classifier
+    info = classifier.info
+    if info.geometry is None and isinstance(image, (str, PathLike)) and (size := peek_size(Path(image))) is not None:
+        require_memory(Path(image).name, (*size, 3), 1, engine.calls)  # before it is decoded
     source = image if isinstance(image, InputImage) else load_image(image)
-    info, pixels = classifier.info, source.pixels
-    shape = pixels.shape if info.geometry is None else (*info.geometry.grid, info.channels or 3)
-    require_memory(source.name, shape, pixels.itemsize, engine.calls)
+    shape = source.pixels.shape if info.geometry is None else (*info.geometry.grid, info.channels or 3)
+    require_memory(source.name, shape, source.pixels.itemsize, engine.calls)
     view = view_of(source, classifier)
     rng = np.random.default_rng([request.seed, 1])
     backgrounds = tuple(_make_background(fill, view, classifier, rng) for fill in request.fills)

@@ -86,6 +86,15 @@ def load_image(source: Source, *, channels: Channels = "auto") -> InputImage:
     return replace(_load_file(path, channels), path=os.path.abspath(path))
 
 
+def peek_size(path: Path) -> Grid | None:
+    """Height and width of an image file, from its header alone; None for what is not an image, or cannot be read."""
+    try:
+        with open_regular(path) as file, warnings.catch_warnings(action="ignore"), Image.open(file) as image:
+            return image.height, image.width
+    except Exception:  # `load_image` says what is wrong
+        return None
+
+
 def make_view(image: InputImage, geometry: Geometry | None, *, channels: int | None = 3) -> View:
     """The image as a model with this geometry sees it.
 

@@ -47,7 +47,8 @@ def write_json(value: Any) -> None:
 def print_documents_only() -> Iterator[None]:
     """Send everything that models and libraries print to stderr, also from C and from worker processes."""
     global _waiting
-    _waiting = documents = []
+    documents: list[str] = []
+    _waiting = documents
     try:
         with _divert_stdout(), redirect_stdout(sys.stderr or StringIO()):
             yield

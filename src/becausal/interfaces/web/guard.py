@@ -267,8 +267,9 @@ async def _send_error(send: Send, status: int, reason: str) -> None:
 async def _send_reply(
     send: Send, status: int, text: str, *headers: tuple[bytes, bytes], media_type: bytes = b"text/html; charset=utf-8"
 ) -> None:
-    """A short response, after which the connection is closed: the rest of the request is not wanted."""
+    """A short response; after a timeout the connection is closed, since the rest of the request is not wanted."""
     body = text.encode()
     lines = [(b"content-type", media_type), (b"content-length", str(len(body)).encode()), (b"cache-control", b"no-store")]
-    await send({"type": "http.response.start", "status": status, "headers": [*lines, (b"connection", b"close"), *headers]})
+    closing = [(b"connection", b"close")] if status == 408 else []
+    await send({"type": "http.response.start", "status": status, "headers": [*lines, *closing, *headers]})
     await send({"type": "http.response.body", "body": body})
