@@ -1,10 +1,10 @@
 """Test doubles: a classifier made from a function of what is visible, and searches answered by hand.
 
-    from becausal.testing import MaskClassifier, run_search
+from becausal.testing import MaskClassifier, run_search
 
-    corner = MaskClassifier(lambda visible: visible[:, 0, 0].astype(float))  # "yes" while the first pixel is shown
-    explanation = becausal.explain(np.zeros((8, 8, 3), np.uint8), corner)
-    assert explanation.pixels == 1
+corner = MaskClassifier(lambda visible: visible[:, 0, 0].astype(float))  # "yes" while the first pixel is shown
+explanation = becausal.explain(np.zeros((8, 8, 3), np.uint8), corner)
+assert explanation.pixels == 1
 """
 
 from collections.abc import Callable, Sequence
@@ -98,9 +98,7 @@ class MaskClassifier:
             scores = np.stack([1.0 - scores, scores], axis=1)
         return scores.astype(np.float32)
 
-    def submit(
-        self, staged: Sequence[Grid], which: NDArray[np.intp], packed: NDArray[np.uint8], grid: Grid
-    ) -> _MaskBatch:
+    def submit(self, staged: Sequence[Grid], which: NDArray[np.intp], packed: NDArray[np.uint8], grid: Grid) -> _MaskBatch:
         visible = np.unpackbits(packed, axis=1, count=int(np.prod(grid))).astype(bool).reshape(-1, *grid)
         try:
             return _MaskBatch(self.ask(staged, which, visible))

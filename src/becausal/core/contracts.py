@@ -219,8 +219,8 @@ def name_id(name: str) -> int:
 class Classifier(Protocol):
     """A model as the engine calls it.
 
-    `stage` brings one view and one background (the fill, as a full image) to where the model lives, in the model's
-    own numbers. `ask` composes mutants of staged pairs and classifies them: row i shows view `which[i]` where
+    `stage` brings one view and one background (the fill, as a full image) to where the model lives, normalised.
+    `ask` composes mutants of staged pairs and classifies them: row i shows view `which[i]` where
     `visible[i]` and its background elsewhere. `classify` takes whole pixels, (n, *grid, channels). Both return
     (n, classes) float32 probabilities, or (n,) integer labels where `info.output` is "labels". The engine never passes
     more than `batch_size` rows, and pads to one of `fixed_sizes` (ascending) where there are any.

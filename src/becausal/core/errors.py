@@ -7,7 +7,7 @@
     │   ├── OptionError         an option with a value that makes no sense
     │   ├── TargetError         a target that is unknown, or does not hold on the whole view
     │   └── FillError           a fill that is unknown, or under which the fully masked image already has the target
-    ├── AnswerError             a model that broke while it was asked
+    ├── AnswerError             a model that failed while it was evaluated
     │   └── UnstableModelError  a model that answered the same question in two ways
     ├── MissingExtraError       an optional library is not installed; the message says what to install
     ├── NetworkError            something had to be fetched, or called, and could not be
@@ -46,7 +46,7 @@ class FillError(InputError):
 
 
 class AnswerError(BecausalError):
-    """The model broke while it was asked."""
+    """The model failed while it was evaluated."""
 
 
 class UnstableModelError(AnswerError):

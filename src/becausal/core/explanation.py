@@ -25,7 +25,7 @@ class Origin:
     """Where the answer came from: everything needed to ask again.
 
     image, image_sha256: the image's name and the hash of its bytes. model, model_sha256: the model's spec and the hash
-    of its file. preprocess: geometry and numbers in words. loading: the options the model was loaded with, class names
+    of its file. preprocess: resizing and normalisation as text. loading: the options the model was loaded with, class names
     among them. files: path and sha256 of the other files that were read, by their role: image, labels, toml, and each
     fill that is a file.
     """
@@ -118,7 +118,7 @@ class ExplanationRecord(CheckedSet):
 
     visible, checks: the explanation, (*grid,) bool, and what was checked of it. others: further explanations, each with
     its own checks. responsibility: (*grid,) float, the map. top: the top label of the whole view, where it is known;
-    rival: the label of `target.against`. view, backgrounds: what was asked about. frame: the way back to the original
+    rival: the label of `target.against`. view, backgrounds: what was evaluated. frame: maps the view to the original
     image. stopped_by: "finished", "budget", "interrupt", or "failure" (of the model; the last note says how).
     """
 

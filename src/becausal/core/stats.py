@@ -1,17 +1,20 @@
-"""What driving searches has cost."""
+"""What searches cost."""
 
 from dataclasses import dataclass
 
 
 @dataclass
 class Stats:
-    """What driving one search, or many, has cost.
+    """What one search, or several, cost.
 
-    calls: mutants shown to the model because a search asked for them. asked: questions of the searches, repeated ones
-    included. batches: that they were in. slots: rows of those batches, padding included, shared out among the searches
-    in them. model_seconds: inside the classifier, its share where a batch had questions of several searches; seconds:
-    from the first question to the end. speculative: mutants evaluated ahead that no search has
-    asked for; they are not calls.
+    Attributes:
+        calls: Mutants that the model evaluated because a search asked for them.
+        asked: Questions of the search, including repeated ones, which need no call.
+        batches: Batches that its questions were part of.
+        slots: Rows of those batches with padding, divided among the searches in them.
+        model_seconds: Time inside the model, divided likewise.
+        seconds: From the first question to the end.
+        speculative: Mutants evaluated ahead that the search did not ask for; they are not calls.
     """
 
     calls: int = 0
@@ -24,10 +27,10 @@ class Stats:
 
     @property
     def fill_rate(self) -> float:
-        """The share of rows that were calls; the others were padding, or guesses."""
+        """Share of rows that were calls; the others were padding or speculative."""
         return self.calls / self.slots if self.slots else 1.0
 
     @property
     def overhead_seconds(self) -> float:
-        """The time that was not the model's; only of a search that ran alone does it say what we cost."""
+        """Time outside the model; it measures our own overhead only for a search that ran alone."""
         return max(0.0, self.seconds - self.model_seconds)

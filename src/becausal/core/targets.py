@@ -15,7 +15,8 @@ STEP = 1 / 32  # nats
 
 @dataclass(frozen=True)
 class Target:
-    """A label on top (default), in the top k, above `threshold` (multi-label), or ahead of one rival.
+    """What must stay true: the label is the top label (default), in the top k, above `threshold` (multi-label), or ahead of
+    one other label.
 
     floor: the label's confidence must also be at least this much; 0 asks for nothing.
     against: only this label must be beaten, whatever the others say.

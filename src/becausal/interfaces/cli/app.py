@@ -99,6 +99,8 @@ def start(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (None if the caller has closed it)
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a label the terminal cannot show must not end the program

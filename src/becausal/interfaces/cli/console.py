@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +26,7 @@ def complain(message: str, *, kind: str = "error") -> None:
     text = one_line(message)
     if len(text) > _LONGEST:
         text = f"{text[: _LONGEST // 2]} … {text[-_LONGEST // 2 :]}"
-    if sys.stderr is not None:  # it may be closed; print would then take stdout
-        print(f"becausal: {kind}: {text}", file=sys.stderr, flush=True)
+    print(f"becausal: {kind}: {text}", file=sys.stderr, flush=True)
 
 
 _waiting: list[str] | None = None  # documents for stdout, while other output goes to stderr
@@ -50,7 +48,7 @@ def print_documents_only() -> Iterator[None]:
     documents: list[str] = []
     _waiting = documents
     try:
-        with _divert_stdout(), redirect_stdout(sys.stderr or StringIO()):
+        with _divert_stdout(), redirect_stdout(sys.stderr):
             yield
     finally:
         _waiting = None
