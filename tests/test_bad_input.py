@@ -472,7 +472,6 @@ def test_undecodable_bytes_on_the_command_line_give_one_line(place: Path) -> Non
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="file names are text elsewhere")
-@pytest.mark.xfail(strict=True, reason="Explanation.files encodes the report without errors='replace'")
 def test_a_file_with_an_undecodable_name_is_explained(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.rename(b"photo.png", b"\xff.png")
     assert main(["explain", os.fsdecode(b"\xff.png"), *BASE]) == 0, capsys.readouterr().err

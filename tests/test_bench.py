@@ -193,7 +193,7 @@ def test_grain_minimises_all_alike(bombed, tmp_path):
         (["scenes", "--model", "bundled", "--methods", "rise:colour=3"], "no option 'colour'"),
         (["scenes", "--model", "bundled", "--limit", "0"], "limit must be at least 1"),
         (["scenes", "--model", "bundled", "--width", "0"], "width must be at least 1"),
-        (["scenes", "--model", "bundled", "--seed", "-1"], "seed must be 0 or more"),
+        (["scenes", "--model", "bundled", "--seed", "-1"], "seed must be at least 0"),
         (["scenes", "--model", "bundled", "--fill", "plaid"], "unknown fill 'plaid'"),
         (["scenes", "--model", "bundled", "--data", "absent"], "there is no folder absent"),
         (["exact", "--model", "bundled", "--side", "9"], "side must be 2, 3 or 4"),

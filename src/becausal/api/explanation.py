@@ -73,7 +73,7 @@ class Explanation(ExplanationRecord):
         return made | {
             "explanation.png": figures.explanation_png(self),
             "heatmap.png": figures.png_bytes(figures.plot_map(self)),
-            "report.html": report.render_report(self).encode("utf-8"),
+            "report.html": report.render_report(self).encode("utf-8", errors="replace"),
         }
 
     def save(self, folder: str | os.PathLike[str]) -> Path:

@@ -89,7 +89,7 @@ def _read_coco(path: Path) -> tuple[list[InputItem], set[str]]:
     try:
         with path.open(encoding="utf-8") as file:
             data = json.load(file, object_hook=_drop_outlines)
-        names = {category["id"]: str(category["name"]) for category in data.get("categories", ())}
+        names = {category["id"]: _text(category["name"]) for category in data.get("categories", ())}
         boxes: dict[Any, list[Box]] = {}
         for annotation in data.get("annotations", ()):
             if "bbox" in annotation and not annotation.get("iscrowd"):
@@ -99,7 +99,7 @@ def _read_coco(path: Path) -> tuple[list[InputItem], set[str]]:
         has_truth = bool(boxes)
         items = [
             InputItem(
-                str(path.parent / image["file_name"]),
+                str(path.parent / _text(image["file_name"])),
                 tuple(boxes.get(image.get("id"), ())) if has_truth else None,
                 (int(image["width"]), int(image["height"])) if "width" in image and "height" in image else None,
             )
@@ -113,6 +113,13 @@ def _read_coco(path: Path) -> tuple[list[InputItem], set[str]]:
             f"category_id, bbox) and categories; {type(error).__name__}: {one_line(error, 200)}"
         ) from None
     return items, {name.casefold() for name in names.values()}
+
+
+def _text(value: Any) -> str:
+    """A name that can be written; a lone surrogate raises UnicodeEncodeError, which is a ValueError."""
+    text = value if isinstance(value, str) else str(value)
+    text.encode("utf-8")
+    return text
 
 
 def _finite(number: Any) -> float:

@@ -41,8 +41,6 @@ class BenchSettings:
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
             raise OptionError(f"limit must be at least 1, not {self.limit}")
-        if self.request.seed < 0:
-            raise OptionError(f"seed must be 0 or more, not {self.request.seed}")
         if self.side not in (2, 3, 4):
             raise OptionError(f"side must be 2, 3 or 4, since every subset of its pixels is evaluated, not {self.side}")
 

@@ -1,6 +1,7 @@
 """Raw arrays, from memory or .npy files, as pixels with a channel axis last."""
 
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, Literal
 
 import numpy as np
@@ -21,7 +22,7 @@ def read_npy(path: Path, channels: Channels) -> tuple[Pixels, bool, tuple[str, .
     try:
         # Mapped first, so that a header that promises more than the file holds costs no memory.
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError, SyntaxError, TypeError) as error:
+    except (OSError, ValueError, EOFError, SyntaxError, TypeError, TokenError) as error:
         reason = one_line(error, 200)
         raise ImageError(f"{path} cannot be read as a .npy array: {reason}") from None
     if not isinstance(array, np.ndarray):
