@@ -24,9 +24,9 @@ def code_cells(notebook):
 
 
 def kinds(cell):
-    """The types of a cell's outputs, e.g. image/png, and the number of lines it printed."""
-    kinds = [sorted(output.get("data", {"printed": ""})) for output in cell.outputs]
-    return kinds, [len(output.get("text", "").splitlines()) for output in cell.outputs]
+    """The types of a cell's outputs, e.g. image/png, and the number of lines it printed, in however many chunks."""
+    shown = [sorted(output["data"]) for output in cell.outputs if "data" in output]
+    return shown, len("".join(output.get("text", "") for output in cell.outputs).splitlines())
 
 
 @every_notebook
