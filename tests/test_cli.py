@@ -444,8 +444,8 @@ def test_the_demo_measures_the_photobomber(place: Path, capsys: pytest.CaptureFi
         assert measure_overlap(explanation, place / "occluder.png") == share
     print_demo(explanation, 0.0, Path("here"))
     said = " ".join(capsys.readouterr().out.split())
-    assert "The classifier says bright" in said
-    assert "on the photobomber 0 % of them" in said
+    assert "The model says bright" in said
+    assert "on the occluder 0 % of them" in said
     assert "becausal explain photo.jpg --model" in said
 
 

@@ -25,7 +25,7 @@ def demo(
 ) -> None:
     """Explain a bundled image, offline, in seconds.
 
-    The image shows an object with something in front of it, a photobomber. The explanation should lie on the visible
+    The image shows an object with something in front of it, an occluder. The explanation should lie on the visible
     part of the object. Writes its files, with report.html, to the folder `demo` in --out.
 
     **Examples**
@@ -53,7 +53,7 @@ def demo(
 
 
 def measure_overlap(explanation: "Explanation", occluder: Path) -> float:
-    """The share of the explanation's pixels that lie on the photobomber, given as an image that is white there."""
+    """The share of the explanation's pixels that lie on the occluder, given as an image that is white there."""
     from becausal.core.metrics import overlap
     from becausal.images.loading import load_image
 
@@ -70,7 +70,7 @@ def print_demo(explanation: "Explanation", overlap: float, folder: Path) -> None
     console = open_console()
     console.print(
         Text.assemble(
-            "The classifier says ",
+            "The model says ",
             (one_line(explanation.label), "bold magenta"),
             f" ({format_confidence(explanation.confidence)}), although something stands in front of it. ",
             (f"These {format_share(explanation.size)} of the pixels", "bold"),
@@ -79,7 +79,7 @@ def print_demo(explanation: "Explanation", overlap: float, folder: Path) -> None
     )
     facts: list[tuple[str, str | Text]] = [
         ("explanation", f"{format_count(explanation.pixels, 'pixel')} in {format_count(explanation.pieces, 'piece')}"),
-        ("on the photobomber", f"{format_share(overlap)} of them"),
+        ("on the occluder", f"{format_share(overlap)} of them"),
         *((check.name, f"{check.answer}: {check.meaning}") for check in describe_checks(explanation)[:3]),
         ("cost", f"{format_count(explanation.calls, 'call')}, {explanation.seconds:.1f} s"),
         *((name, str(folder / file)) for name, file in (("report", "report.html"), ("figure", "explanation.png"))),
