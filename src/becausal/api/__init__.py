@@ -47,9 +47,11 @@ def explain(
     against: int | str | None = None,
     top: int = 1,
     confidence: float | None = None,
+    smallest: bool = False,
     fill: str | float | Sequence[str] = "grey",
     grain: int | None | Literal["default"] = "default",
     seed: int = 0,
+    seeds: int = 1,
     max_calls: int | None = None,
     several: int = 1,
     contrast: bool = False,
@@ -67,11 +69,14 @@ def explain(
         target: The label to explain, by name or id. Default: the top label.
         against: Only this other label must stay behind the target.
         top: It is enough that the target stays among the top k labels.
-        confidence: Share of the original confidence to keep as well, e.g. 0.9.
+        confidence: Share of the original confidence to keep as well, e.g. 0.7. Default: three nested levels that keep the
+            label, half of its confidence, and most of it (0.9); see `Explanation.levels`.
+        smallest: Find the smallest set that keeps the label, whatever its confidence.
         fill: What masked pixels become: a fill's name, or a number, 0..255 for images and in the data's own units for
             signals and volumes. With several fills, the target must hold under all of them.
         grain: Minimise down to cells of this side in pixels; None for not at all.
         seed: Random seed. Same seed, same answer.
+        seeds: How many searches are run, with seeds from `seed` on; their maps are averaged.
         max_calls: Limit on model calls. When it is reached, or on Ctrl-C, the best result so far is returned, marked in
             `stopped_by`.
         several: How many disjoint explanations to look for; the further ones are in `others`.
@@ -94,9 +99,11 @@ def explain(
         against=against,
         top=top,
         confidence=confidence,
+        smallest=smallest,
         fills=_as_fills(fill),
         grain=grain,
         seed=seed,
+        seeds=seeds,
         max_calls=max_calls,
         several=several,
         contrast=contrast,

@@ -83,9 +83,10 @@ def confirm(engine: Engine, problem: Problem, result: SearchResult, first: float
     checks = replace(result.checks, confidence=float(paired.confidence[0]))
     if is_lost:
         checks = replace(checks, sufficient=False, minimal_grain=None, cells=0)
+    levels = (*result.levels[:-1], replace(result.levels[-1], checks=checks))
     note = _describe(size, is_lost=is_lost)
     calls = effect.calls + 2 * len(problem.backgrounds)
-    return Confirmed(replace(result, checks=checks, notes=(*result.notes, note)), is_lost, calls)
+    return Confirmed(replace(result, levels=levels, notes=(*result.notes, note)), is_lost, calls)
 
 
 def find_batch_effect(engine: Engine, problem: Problem, visible: Visible, step: float) -> BatchEffect | None:

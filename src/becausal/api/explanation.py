@@ -39,13 +39,12 @@ class Explanation(ExplanationRecord):
         return figures.plot(self)
 
     def __str__(self) -> str:
-        """The headline, the numbers of every explanation, a warning where the search ended early, and all notes."""
-        sets = list(enumerate(self.sets, start=1))
+        """The headline, the numbers of every level or explanation, a warning where the search ended early, and all notes."""
         lines = [as_text(headline(self))]
-        lines += [
-            f"explanation {number}: {describe_set(found)}" if len(sets) > 1 else describe_set(found)
-            for number, found in sets
-        ]
+        if self.others:
+            lines += [f"explanation {number}: {describe_set(found)}" for number, found in enumerate(self.sets, start=1)]
+        else:
+            lines += [f"level {level.name}: {describe_set(level)}" for level in reversed(self.levels)]
         lines.append(f"{format_count(self.calls, 'model call')} by {self.origin.method}")
         lines += [describe_stop(self)] if self.stopped_by != "finished" else []
         return "\n".join(one_line(line) for line in [*lines, *(f"note: {note}" for note in self.notes)])
@@ -62,6 +61,7 @@ class Explanation(ExplanationRecord):
             responsibility=self.responsibility,
             view=self.view,
             backgrounds=np.stack(self.backgrounds),
+            levels=np.stack([level.visible for level in self.levels]),
             others=np.array([other.visible for other in self.others], bool).reshape(-1, *self.visible.shape),
         )
         made = {
@@ -72,7 +72,7 @@ class Explanation(ExplanationRecord):
             return made
         return made | {
             "explanation.png": figures.explanation_png(self),
-            "heatmap.png": figures.png_bytes(figures.plot_map(self)),
+            "heatmap.png": figures.png_bytes(self.plot()),
             "report.html": report.render_report(self).encode("utf-8", errors="replace"),
         }
 

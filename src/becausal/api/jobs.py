@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from becausal.api.confirming import confirm
 from becausal.api.explanation import Explanation
 from becausal.api.origins import make_origin
-from becausal.core.checks import check
+from becausal.core.checks import Checks, Level, check, level_name
 from becausal.core.contracts import Answers, Classifier, ModelInfo, Pixels, Search, Stop, with_hints
 from becausal.core.errors import BecausalError, FillError, MissingExtraError, ModelError, TargetError, UnstableModelError
 from becausal.core.explanation import NamedScore
@@ -25,15 +25,15 @@ from becausal.core.pipeline import SearchResult, last_checks, run_pipeline
 from becausal.core.problem import Explainer, Problem
 from becausal.core.progress import Failure, Status
 from becausal.core.request import Request
-from becausal.core.searches import BudgetedRun
-from becausal.core.targets import Target
+from becausal.core.searches import BudgetedRun, keeping
+from becausal.core.targets import Target, with_floor
 from becausal.core.text import one_line
 from becausal.core.version import __version__
 from becausal.engine.engine import Engine
 from becausal.engine.memory import require_memory
 from becausal.engine.running import Job, Outcome
 from becausal.images.fills import NAMES, make_background
-from becausal.images.loading import InputImage, View, load_image, make_view, peek_size
+from becausal.images.loading import InputImage, View, load_image, make_view, peek_size, shown_original
 from becausal.methods import make_explainer
 from becausal.models.labels import find_label
 
@@ -65,8 +65,19 @@ class ImageJob:
         if self.explainer.needs == "scores" and not has_scores:
             raise ModelError(f"the method {self.explainer.name} needs scores, and this model returns labels only")
         self.confidence = float(scores[0, target.label_id]) if has_scores else float("nan")
-        self.problem = Problem(self.view.pixels, self.backgrounds, target, has_scores, classifier)
+        shares = self.request.shares if has_scores else ()
+        floors = tuple(share * self.confidence for share in shares) if len(shares) > 1 else ()
+        self.run.floor = floors[-1] if floors else 0.0
+        self.problem = Problem(self.view.pixels, self.backgrounds, target, has_scores, classifier, floors=floors)
         return self.problem, search_and_confirm(self, self.problem)
+
+    @property
+    def final_target(self) -> Target:
+        """What must stay true of the explanation: the target, and the confidence of the last level."""
+        if self.problem is None:
+            raise ValueError("this job has not been started")
+        target = self.problem.target
+        return replace(target, floor=self.problem.floors[-1]) if self.problem.floors else target
 
 
 def explain_here(
@@ -167,7 +178,8 @@ def search_and_confirm(job: ImageJob, problem: Problem) -> Search[SearchResult |
         while True:
             try:
                 again = yield with_hints(result.visible[None], uncached=True)
-                return _confirm(job, problem, result, again)
+                again = with_floor(again, job.run.floor)
+                return _confirm(job, replace(problem, target=job.final_target), result, again)
             except Stop as stop:  # without a cause an interrupt just now: the result is there, and this is still allowed
                 if stop.cause is not None:
                     return (yield from _best_after_failure(job, result, stop))
@@ -186,11 +198,17 @@ def _search(job: ImageJob, problem: Problem) -> Search[SearchResult]:
         job.engine.interrupt()  # the other searches are to end as well
         run.stopped_by = "interrupt"
     try:
-        checks = yield from check(run.visible, grain=None)
+        checks = yield from keeping(check(run.visible, grain=None), run.floor)
     except Stop:  # an interrupt just now: this is still allowed
-        checks = yield from last_checks(Minimal(run.visible, None))
+        checks = yield from keeping(last_checks(Minimal(run.visible, None)), run.floor)
     note = "the search was interrupted inside a method: its map is lost, the smallest set found so far is shown"
-    return SearchResult(run.visible.astype(np.float64), run.visible, checks, job.confidence, (), (note,))
+    return SearchResult(run.visible.astype(np.float64), (_only_level(job, checks),), job.confidence, (), (note,))
+
+
+def _only_level(job: ImageJob, checks: Checks) -> Level:
+    """The best set so far, as the only level."""
+    share = job.request.shares[-1]
+    return Level(job.run.visible, checks, level_name(share), share)
 
 
 def _best_after_failure(job: ImageJob, result: SearchResult, stop: Stop) -> Search[SearchResult]:
@@ -204,8 +222,8 @@ def _best_after_failure(job: ImageJob, result: SearchResult, stop: Stop) -> Sear
         if stop.reason == "interrupt" or stop.cause is None:
             raise KeyboardInterrupt
         raise stop.cause from stop.cause.__cause__
-    checks = yield from last_checks(Minimal(job.run.visible, None))
-    return replace(result, visible=job.run.visible, checks=checks)
+    checks = yield from keeping(last_checks(Minimal(job.run.visible, None)), job.run.floor)
+    return replace(result, levels=(_only_level(job, checks),))
 
 
 def _confirm(job: ImageJob, problem: Problem, result: SearchResult, again: Answers) -> SearchResult:
@@ -272,7 +290,8 @@ def finish(job: ImageJob, result: SearchResult, outcome: Outcome[Any]) -> Explan
         label=info.name_of(problem.label_id),
         label_id=problem.label_id,
         confidence=job.confidence,
-        target=problem.target,
+        target=job.final_target,
+        levels=result.levels,
         visible=result.visible,
         responsibility=result.saliency,
         checks=result.checks,
@@ -282,6 +301,7 @@ def finish(job: ImageJob, result: SearchResult, outcome: Outcome[Any]) -> Explan
         view=job.view.pixels,
         backgrounds=job.backgrounds,
         frame=job.view.frame,
+        original=shown_original(job.image, job.view.frame),
         others=result.others,
         top=None if job.whole is None else NamedScore.of(info, job.whole),
         rival=None if job.whole is None or against is None else NamedScore.of(info, job.whole, against),

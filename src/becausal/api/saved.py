@@ -4,8 +4,9 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
@@ -13,13 +14,13 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.checks import CheckedSet, Checks
+from becausal.core.checks import CheckedSet, Checks, Level, level_name
 from becausal.core.contracts import Visible
 from becausal.core.errors import InputError, OptionError, OutputError
 from becausal.core.explanation import SCHEMA, NamedScore, Origin
 from becausal.core.files import open_regular
 from becausal.core.frames import Frame
-from becausal.core.schema import check_depth, read_fields
+from becausal.core.schema import check_depth, read_fields, read_value
 from becausal.core.stats import Stats
 from becausal.core.targets import Target
 from becausal.core.text import one_line
@@ -32,7 +33,7 @@ _MOST_ORIGINAL = 2**28  # pixels of the original image, onto which masks are map
 _MOST_SIDE = 2**31
 _MOST_LABEL = 2**53  # ids of names are large, see core.contracts.name_id
 _MOST_HEADER = 10_000  # bytes of an array's header
-_KINDS = {"visible": "b", "responsibility": "f", "view": "biuf", "backgrounds": "biuf", "others": "b"}
+_KINDS = {"visible": "b", "responsibility": "f", "view": "biuf", "backgrounds": "biuf", "others": "b", "levels": "b"}
 
 Scored = TypeVar("Scored", Checks, NamedScore)
 
@@ -54,6 +55,7 @@ class _Record:
     top: Mapping[str, Any] | None = None
     rival: Mapping[str, Any] | None = None
     further_checks: tuple[Mapping[str, Any], ...] | None = None
+    levels: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def read_explanation(folder: Path) -> dict[str, Any]:
         OutputError: A file is missing or damaged, or a field has a value that makes no sense; the message names it.
     """
     try:
-        record, data = _read_record(folder / RECORD), _read_arrays(folder / ARRAYS, tuple(_KINDS))
+        record, data = _read_record(folder / RECORD), _read_arrays(folder / ARRAYS, tuple(_KINDS), optional=("levels",))
         return _check(read_fields(_Record, record, ignore_others=True), data)
     except FileNotFoundError as error:
         raise OutputError(f"{folder} holds no saved explanation: {Path(str(error.filename)).name} is missing") from None
@@ -126,10 +128,11 @@ def _read_record(path: Path) -> dict[str, Any]:
     return record
 
 
-def _read_arrays(path: Path, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+def _read_arrays(path: Path, names: tuple[str, ...], *, optional: tuple[str, ...] = ()) -> dict[str, NDArray[Any]]:
     """The arrays of these names. All headers are read and compared before any array is."""
     with open_regular(path) as file, _open_archive(file) as archive:
-        headers = {name: _read_header(archive, name) for name in names}
+        missing = {name for name in optional if f"{name}.npy" not in archive.namelist()}
+        headers = {name: _read_header(archive, name) for name in names if name not in missing}
         if sum(header.size for header in headers.values()) > MOST_ARRAYS:
             raise OptionError(f"the arrays take more than {MOST_ARRAYS // 2**30} GB")
         _check_shapes(headers)
@@ -195,7 +198,9 @@ def _check_shapes(headers: Mapping[str, _Header]) -> None:
     if len(headers) == 1:
         return
     view, backgrounds, others = (headers[name].shape for name in ("view", "backgrounds", "others"))
+    levels = headers["levels"].shape if "levels" in headers else (0, *grid)
     for name, fits in (
+        ("levels", levels[1:] == grid),
         ("responsibility", headers["responsibility"].shape == grid),
         ("view", view[:-1] == grid and view[-1] > 0),
         ("backgrounds", backgrounds[1:] == view and backgrounds[0] > 0),
@@ -232,7 +237,28 @@ def _check(found: dict[str, Any], data: Mapping[str, NDArray[Any]]) -> dict[str,
         "view": data["view"],
         "backgrounds": tuple(data["backgrounds"]),
         "others": tuple(CheckedSet(visible, own) for visible, own in zip(data["others"], checks, strict=True)),
+        "levels": _read_levels(found.get("levels", ()), data),
     }
+
+
+def _read_levels(records: Sequence[Mapping[str, Any]], data: Mapping[str, NDArray[Any]]) -> tuple[Level, ...]:
+    """The levels; none from a file of before there were any."""
+    sets = data.get("levels", np.zeros((0, *data["visible"].shape), bool))
+    if len(records) != len(sets):
+        raise OptionError(f"levels has {len(records)} entries, and the array levels {len(sets)} sets")
+    if len(sets) and not np.array_equal(sets[-1], data["visible"]):
+        raise OptionError("the last of the levels is not the explanation")
+    if any((inner & ~outer).any() for inner, outer in pairwise(sets)):
+        raise OptionError("the levels are not nested")
+    levels = []
+    for i, (record, visible) in enumerate(zip(records, sets, strict=True)):
+        known = {f.name: record[f.name] for f in fields(Checks) if f.name in record}
+        checks = _read_scored(Checks, known, f"levels[{i}]")
+        share = read_value(record.get("share"), float, f"levels[{i}].share")
+        if not 0.0 <= share <= 1.0:
+            raise OptionError(f"levels[{i}].share is {share}, expected 0 to 1")
+        levels.append(Level(visible, checks, level_name(share), float(share)))
+    return tuple(levels)
 
 
 def _read_scored(kind: type[Scored], record: Mapping[str, Any], where: str) -> Scored:

@@ -21,10 +21,19 @@ def verify(explanation: ExplanationRecord, model: Any) -> list[Claim]:
         Each claim as it was stated and as it was found now.
     """
     engine = Engine(as_classifier(model))
+    contrast, claims = explanation.origin.contrast, []
+    inner = None
+    for level in explanation.levels:
+        target = replace(explanation.target, floor=level.share * explanation.confidence if level.share else 0.0)
+        problem = Problem(explanation.view, explanation.backgrounds, target)
+        search = check(level.visible, grain=level.checks.minimal_grain, contrast=contrast, inner=inner)
+        found = compare(level.checks, engine.run(problem, search).result)
+        inner = level.visible
+        is_last = level is explanation.level
+        claims += found if is_last else [replace(claim, name=f"level {level.name}: {claim.name}") for claim in found]
     problem = Problem(explanation.view, explanation.backgrounds, explanation.target)
-    claims: list[Claim] = []
-    for number, stated in enumerate(explanation.sets, start=1):
-        search = check(stated.visible, grain=stated.checks.minimal_grain, contrast=explanation.origin.contrast)
+    for number, stated in enumerate(explanation.others, start=2):
+        search = check(stated.visible, grain=stated.checks.minimal_grain, contrast=contrast)
         found = compare(stated.checks, engine.run(problem, search).result)
-        claims += found if number == 1 else [replace(claim, name=f"explanation {number}: {claim.name}") for claim in found]
+        claims += [replace(claim, name=f"explanation {number}: {claim.name}") for claim in found]
     return claims

@@ -19,8 +19,8 @@ class Checks:
 
     sufficient: E alone, all else masked, keeps the target. confidence: the label's probability then (NaN without
     scores). necessary: masking E, all else shown, loses the target; None where it was not evaluated. minimal_grain: the side
-    of the cells, in pixels, of which none can be removed from E; None where that does not hold or was not evaluated.
-    cells: how many cells E has, each of which was removed in turn.
+    of the cells, in pixels, of which none can be removed from E; None where that does not hold or was not evaluated. Where E
+    is a level around another one, this is about the cells that it adds. cells: how many these are; each was removed in turn.
     """
 
     sufficient: bool
@@ -56,17 +56,48 @@ class CheckedSet:
         """How many connected pieces the set has."""
         return count_components(self.visible)
 
+    @property
+    def holes(self) -> int:
+        """How many connected gaps the set encloses."""
+        return count_components(~np.pad(self.visible, 1)) - 1
+
     def set_summary(self) -> dict[str, Any]:
         """The size of the set and what was checked of it, as JSON can hold it."""
         return {
             "size": self.size,
             "pixels": self.pixels,
             "pieces": self.pieces,
+            "holes": self.holes,
             "confidence": number_or_none(self.checks.confidence),
             "sufficient": self.checks.sufficient,
             "necessary": self.checks.necessary,
             "minimal_grain": self.checks.minimal_grain,
         }
+
+
+@dataclass(frozen=True, eq=False)
+class Level(CheckedSet):
+    """One of several nested explanations.
+
+    Attributes:
+        name: "label", "half" or "most"; the percentage for another share.
+        share: Share of the original confidence that the set has to keep; 0 for the label alone.
+    """
+
+    name: str
+    share: float
+
+    def level_summary(self) -> dict[str, Any]:
+        """The level, its size and its checks, as JSON can hold them."""
+        return {"name": self.name, "share": self.share, **self.set_summary(), "cells": self.checks.cells}
+
+
+LEVEL_NAMES = {0.0: "label", 0.5: "half", 0.9: "most"}
+
+
+def level_name(share: float) -> str:
+    """The name of the level that keeps this share of the confidence."""
+    return LEVEL_NAMES.get(share, f"{share:.0%}")
 
 
 def number_or_none(value: float) -> float | None:
@@ -84,21 +115,23 @@ class Claim:
     holds: bool
 
 
-def removals(visible: Visible, grain: int) -> Visible:
-    """The set less each of its cells in turn, (k, *grid)."""
+def removals(visible: Visible, grain: int, inner: Visible | None = None) -> Visible:
+    """The set less each of its cells in turn, (k, *grid); the pixels of the level `inner` stay."""
     cell = cells(visible.shape, grain)
-    return np.stack([visible & (cell != c) for c in present(visible, cell)])
+    added = visible if inner is None else visible & ~inner
+    return np.stack([visible & ~(added & (cell == c)) for c in present(added, cell)])
 
 
-def check(visible: Visible, *, grain: int | None, contrast: bool = False) -> Search[Checks]:
+def check(visible: Visible, *, grain: int | None, contrast: bool = False, inner: Visible | None = None) -> Search[Checks]:
     """Ask every claim: sufficiency, necessity, and with a grain the removal of each cell.
 
-    contrast: a removal loses the target also where what is left is no longer necessary.
+    contrast: a removal loses the target also where what is left is no longer necessary. inner: the level inside this one,
+    of which nothing is removed.
     """
     answers = yield np.stack([visible, ~visible])
     lost, count = True, 0
-    if grain is not None and visible.any():
-        wave = removals(visible, grain)
+    if grain is not None and (visible if inner is None else visible & ~inner).any():
+        wave = removals(visible, grain, inner)
         count = len(wave)
         asked = _ask_once(wave)
         kept = yield from contrastive(asked) if contrast else asked

@@ -100,13 +100,16 @@ class Finding:
     """What a method found: a map, and, where it looks for them itself, sufficient sets, the explanation first.
 
     grains: for each set, the side of the cells at which it was shown to be minimal, None where it was not; may be
-    shorter than `sets`.
+    shorter than `sets`. inner: where the problem has several floors, the sets inside the first one that keep less of the
+    confidence, smallest first; inner_grains: the same for them, of the cells that each adds to the one before.
     """
 
     saliency: Saliency
     sets: tuple[Visible, ...] = ()
     grains: tuple[int | None, ...] = ()
     notes: tuple[str, ...] = ()
+    inner: tuple[Visible, ...] = ()
+    inner_grains: tuple[int | None, ...] = ()
 
     @property
     def grain(self) -> int | None:

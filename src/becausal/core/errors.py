@@ -55,10 +55,10 @@ class UnstableModelError(AnswerError):
 
 #: The packages of each extra, as pip installs them.
 EXTRAS: dict[str, tuple[str, ...]] = {
-    "torch": ("torch",),
-    "hf": ("torch", "transformers"),
-    "timm": ("torch", "timm"),
-    "torchvision": ("torch", "torchvision"),
+    "torch": ("torch", "onnx"),
+    "hf": ("torch", "transformers", "onnx"),
+    "timm": ("torch", "timm", "onnx"),
+    "torchvision": ("torch", "torchvision", "onnx"),
     "keras": ("keras",),
     "gradients": ("torch", "captum"),
     "shap": ("shap",),
@@ -67,6 +67,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "ray": ("ray",),
     "parquet": ("pyarrow",),
     "web": ("gradio",),
+    "api": ("fastapi", "uvicorn", "python-multipart"),
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.checks import CheckedSet, number_or_none
+from becausal.core.checks import CheckedSet, Level, level_name, number_or_none
 from becausal.core.contracts import ModelInfo, Pixels, Saliency, Visible
 from becausal.core.errors import OptionError
 from becausal.core.frames import Frame
@@ -116,10 +116,13 @@ class NamedScore:
 class ExplanationRecord(CheckedSet):
     """Why a classifier gave a label to a view.
 
-    visible, checks: the explanation, (*grid,) bool, and what was checked of it. others: further explanations, each with
-    its own checks. responsibility: (*grid,) float, the map. top: the top label of the whole view, where it is known;
+    visible, checks: the explanation, (*grid,) bool, and what was checked of it. levels: nested sets, smallest first, that
+    keep more and more of the confidence; the last one is the explanation. others: further explanations, each with its own
+    checks. responsibility: (*grid,) float, the map. top: the top label of the whole view, where it is known;
     rival: the label of `target.against`. view, backgrounds: what was evaluated. frame: maps the view to the original
     image. stopped_by: "finished", "budget", "interrupt", or "failure" (of the model; the last note says how).
+    original: (h, w, 3) uint8, the original image, only for figures: reduced if it is large, not saved, and None where it
+    is the view.
     """
 
     label: str
@@ -133,10 +136,23 @@ class ExplanationRecord(CheckedSet):
     view: Pixels
     backgrounds: tuple[Pixels, ...]
     frame: Frame
+    levels: tuple[Level, ...] = ()
     others: tuple[CheckedSet, ...] = ()
     notes: tuple[str, ...] = ()
     top: NamedScore | None = None
     rival: NamedScore | None = None
+    original: Pixels | None = None
+
+    def __post_init__(self) -> None:
+        """One level where none is given: the explanation itself."""
+        if not self.levels:
+            share = self.origin.request.confidence or 0.0
+            object.__setattr__(self, "levels", (Level(self.visible, self.checks, level_name(share), share),))
+
+    @property
+    def level(self) -> Level:
+        """The level that is the explanation: the last one."""
+        return self.levels[-1]
 
     @property
     def sets(self) -> tuple[CheckedSet, ...]:
@@ -157,31 +173,36 @@ class ExplanationRecord(CheckedSet):
         return np.where(visible[..., None], self.view, self.backgrounds[0])
 
     def why(self, *position: int) -> Why:
-        """The proof for the pixel at (row, col), or at an index of the view's grid."""
+        """The proof for the pixel at (row, col), or at an index of the view's grid, at the smallest level that has it."""
         grid = self.visible.shape
         if len(position) != len(grid) or not all(0 <= p < side for p, side in zip(position, grid, strict=True)):
             raise OptionError(f"a position in the view needs {len(grid)} numbers within {grid}, not {position}")
-        shown = self.mutant(self.visible)
         is_plain = self.target.top == 1 and self.target.against is None
         if not self.visible[position]:
             kept = f"the label is still {self.label}" if is_plain else "the target still holds"
             number = next((i for i, other in enumerate(self.others, start=2) if other.visible[position]), None)
             where = "not part of the explanation" if number is None else f"part of explanation {number}, not of the first"
-            return Why(False, shown, None, None, f"{where}: masked with all the rest, and {kept}")
-        grain = self.checks.minimal_grain
+            return Why(False, self.mutant(self.visible), None, None, f"{where}: masked with all the rest, and {kept}")
+        number = next(i for i, level in enumerate(self.levels) if level.visible[position])
+        level = self.levels[number]
+        shown, grain = self.mutant(level.visible), level.checks.minimal_grain
         if grain is None:
             text = "part of a sufficient set whose minimality was not checked, so no proof for this pixel alone"
             return Why(True, shown, None, None, text)
         number_of = cells(grid, grain)
-        cell = self.visible & (number_of == number_of[position])
-        text = f"with this cell of {grain} px the label is {self.label}; without it, all else equal, it is lost"
-        if not is_plain:
-            text = f"with this cell of {grain} px the target holds; without it, all else equal, it is lost"
-        if self.target.floor > 0:
-            text = f"with this cell of {grain} px the target holds; without it the label or its confidence is lost"
+        cell = level.visible & (number_of == number_of[position])
+        if number:
+            cell = cell & ~self.levels[number - 1].visible
+        with_it = f"with this cell of {grain} px"
         if self.origin.contrast:
             text = f"without this cell of {grain} px the set is no longer sufficient and necessary at once"
-        return Why(True, shown, self.mutant(self.visible & ~cell), cell, text)
+        elif level.share > 0:
+            text = f"{with_it} the label keeps {level.share:.0%} of its confidence; without it, all else equal, it does not"
+        elif is_plain:
+            text = f"{with_it} the label is {self.label}; without it, all else equal, it is lost"
+        else:
+            text = f"{with_it} the target holds; without it, all else equal, it is lost"
+        return Why(True, shown, self.mutant(level.visible & ~cell), cell, text)
 
     def on_original(self, values: Visible | Saliency) -> Any:
         """An array over the view's grid, mapped onto the original image; outside of the view False or 0."""
@@ -189,8 +210,8 @@ class ExplanationRecord(CheckedSet):
 
     def __repr__(self) -> str:
         return (
-            f"<Explanation {self.label!r} ({self.confidence:.2f}) by {self.origin.method}: {self.size:.1%} of the view, "
-            f"{self.pieces} pieces, {self.calls} calls, stopped by {self.stopped_by}>"
+            f"<Explanation {self.label!r} ({self.confidence:.2f}) by {self.origin.method}: {self.size:.1%} of the view "
+            f"(level {self.level.name}), pieces: {self.pieces}, calls: {self.calls}, {self.stopped_by}>"
         )
 
     def summary(self) -> dict[str, Any]:
@@ -204,7 +225,9 @@ class ExplanationRecord(CheckedSet):
             "calls": self.calls,
             "seconds": round(self.seconds, 4),
             "stopped_by": self.stopped_by,
+            "level": self.level.name,
             "explanation": self.set_summary(),
+            "levels": [level.level_summary() for level in self.levels],
             "further": [other.set_summary() for other in self.others],
             "notes": list(self.notes),
         }

@@ -13,7 +13,9 @@ from becausal.core.regions import cells
 
 COARSEST = 8  # cells along the longest side on the first scale
 GROUP = 16  # the most cells that are tried together
-LEAST, MOST = 8, 32  # removals that are asked at a time: twice as many after each row in which none can go
+LEAST, MOST = 4, 32  # removals that are asked at a time: twice as many after each row in which none can go
+SOLID = 1.0  # standard deviations of the expected cost that each visible neighbour of a cell adds to it
+DIGITS = 6  # of what is compared, so that rounding decides nothing
 TOGETHER = (2, 3, 4, 6, 8, 12, 16, 24, 32)  # of those that can go alone, then this many of the best are asked together
 
 
@@ -46,7 +48,7 @@ def minimise(visible: Visible, saliency: Saliency, *, finest: int) -> Search[Min
     for grain in grains(visible.shape, finest):
         cell = cells(visible.shape, grain)
         importance = np.bincount(cell[current], saliency[current], minlength=int(cell.max()) + 1).astype(np.float64)
-        settled = yield from settle(current, cell, importance)
+        settled = yield from settle(current, cell, importance, solid=True)
         if not settled.finished:
             # What was shown of the coarser cells holds for the set it was shown of, and need not for a smaller one.
             same = settled.visible.sum() == current.sum()
@@ -80,10 +82,11 @@ class _Queue:
     Every success makes the failures before it stale: a set is minimal once each of its cells has failed since the last.
     """
 
-    def __init__(self, members: NDArray[np.intp], importance: NDArray[np.float64]) -> None:
+    def __init__(self, members: NDArray[np.intp], importance: NDArray[np.float64], neighbours: "_Neighbours | None") -> None:
         self.alive = np.zeros(len(importance), bool)
         self.alive[members] = True
         self.importance = importance
+        self.neighbours = neighbours
         self.cost = np.full(len(importance), np.nan)
         self.tried = np.full(len(importance), -1)  # the clock when it was last tried
         self.clock = 0
@@ -96,7 +99,13 @@ class _Queue:
         easy = ~never & (self.cost[doubt] <= margin)
         rank = np.where(easy, 0, np.where(never, 1, 2))
         within = np.where(never, self.importance[doubt], self.cost[doubt])
-        return doubt[np.lexsort((self.tried[doubt], within, rank))]
+        return doubt[np.lexsort((self.tried[doubt], within + self.support(doubt, within), rank))]
+
+    def support(self, numbers: NDArray[np.intp], values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What to add to the expected costs of some cells, so that cells with few visible neighbours go first."""
+        if self.neighbours is None or len(numbers) < 2:
+            return np.zeros(len(numbers))
+        return np.round(SOLID * float(np.std(values)) * self.neighbours.count(self.alive)[numbers], DIGITS)
 
     def drop(self, gone: NDArray[np.intp]) -> None:
         self.alive[gone] = False
@@ -110,25 +119,39 @@ class _Queue:
 
 
 def settle(
-    visible: Visible, cell: NDArray[np.intp], importance: NDArray[np.float64], *, margin: float = inf
+    visible: Visible,
+    cell: NDArray[np.intp],
+    importance: NDArray[np.float64],
+    *,
+    margin: float = inf,
+    always: Visible | None = None,
+    solid: bool = False,
+    once: bool = False,
 ) -> Search[Settled]:
     """Remove cells until none can go, the least important first, several together while that works.
 
     A cell that proved needed is tried again once the set has changed; it ends when every cell has failed since the last
     success, which is the proof of minimality. cell: (*grid,) the number of each pixel's cell. importance: per cell
-    number. margin: of the set as it is, where known. If stopped, it returns the set as it is.
+    number. margin: of the set as it is, where known. always: pixels of the set that stay. solid: prefer sets with few
+    pieces and holes; the cells form a lattice. once: do not try a cell again, and prove nothing. If stopped, it returns the
+    set as it is.
     """
-    queue = _Queue(present(visible, cell), importance)
-    less = _Less(cell)
-    current, group, row = visible, 2, LEAST
+    always = np.zeros_like(visible) if always is None else always
+    current = visible & ~always
+    neighbours = _Neighbours(cell, always) if solid and cell.max() else None
+    queue = _Queue(present(current, cell), importance, neighbours)
+    less = _Less(cell, always)
+    group, row = 2, LEAST
     try:
         while len(order := queue.order(margin)):
+            if once and not len(order := order[queue.tried[order] < 0]):
+                break
             if group > 1 and len(order) > 1:
                 together = order[:group]
                 trials = less(current, [together])
                 answers = yield with_hints(trials, lookahead=partial(_next_groups, less, current, order, group))
                 if answers.holds[0]:
-                    current, margin = trials[0], float(answers.margin[0])
+                    current, margin = trials[0] & ~always, float(answers.margin[0])
                     queue.drop(together)
                 group = min(2 * group, GROUP) if answers.holds[0] else len(together) // 2
                 continue
@@ -140,26 +163,52 @@ def settle(
                 row = min(2 * row, MOST)
                 continue
             able = np.flatnonzero(answers.holds)
-            able = able[np.argsort(-answers.margin[able], kind="stable")]
-            count, current, margin = 1, trials[able[0]], float(answers.margin[able[0]])
+            able = able[np.argsort(queue.support(tried[able], answers.margin[able]) - answers.margin[able], kind="stable")]
+            count, current, margin = 1, trials[able[0]] & ~always, float(answers.margin[able[0]])
             counts = [count for count in TOGETHER if count <= len(able)]
             if counts:
                 unions = less(current, [tried[able[1:most]] for most in counts])
                 answers = yield unions
                 if answers.holds.any():
                     last = int(np.flatnonzero(answers.holds)[-1])
-                    count, current, margin = counts[last], unions[last], float(answers.margin[last])
+                    count, current, margin = counts[last], unions[last] & ~always, float(answers.margin[last])
             queue.drop(tried[able[:count]])
             group, row = count if count == len(tried) else 1, LEAST
     except Stop:
-        return Settled(current, False, queue.cost, margin)
-    return Settled(current, True, queue.cost, margin)
+        return Settled(current | always, False, queue.cost, margin)
+    return Settled(current | always, not once, queue.cost, margin)
+
+
+class _Neighbours:
+    """Counts the visible neighbours of the cells of a lattice.
+
+    cell: (*grid,) the number of each pixel's cell. always: pixels that stay; their cells count as visible.
+    """
+
+    def __init__(self, cell: NDArray[np.intp], always: Visible) -> None:
+        lines = (np.moveaxis(cell, axis, 0).reshape(cell.shape[axis], -1)[:, 0] for axis in range(cell.ndim))
+        self._shape = tuple(len(np.unique(line)) for line in lines)
+        self._always = np.bincount(cell[always], minlength=int(cell.max()) + 1) > 0
+
+    def count(self, alive: NDArray[np.bool_]) -> NDArray[np.intp]:
+        """For each cell, how many of the cells next to it are visible."""
+        shown = (alive | self._always).reshape(self._shape).astype(np.intp)
+        found = np.zeros(self._shape, np.intp)
+        for axis in range(shown.ndim):
+            near, values = np.moveaxis(found, axis, 0), np.moveaxis(shown, axis, 0)
+            near[1:] += values[:-1]
+            near[:-1] += values[1:]
+        return found.reshape(-1)
 
 
 class _Less:
-    """Takes cells out of a set of pixels; cell: (*grid,) the number of each pixel's cell."""
+    """Takes cells out of a set of pixels.
 
-    def __init__(self, cell: NDArray[np.intp]) -> None:
+    cell: (*grid,) the number of each pixel's cell. always: pixels that are shown whatever is taken out.
+    """
+
+    def __init__(self, cell: NDArray[np.intp], always: Visible) -> None:
+        self._always = always if always.any() else None
         flat = cell.reshape(-1)
         self._pixels = np.argsort(flat, kind="stable")  # cell by cell
         self._starts = np.searchsorted(flat[self._pixels], np.arange(int(flat.max()) + 2)).tolist()
@@ -170,7 +219,7 @@ class _Less:
         for row, gone in zip(out.reshape(len(groups), visible.size), groups, strict=True):
             for number in gone.tolist():
                 row[self._pixels[self._starts[number] : self._starts[number + 1]]] = False
-        return out
+        return out if self._always is None else out | self._always
 
 
 def _singles(numbers: NDArray[np.intp]) -> list[NDArray[np.intp]]:

@@ -1,41 +1,51 @@
-"""The whole explanation as one search: a method's map, a sufficient set from it, a minimal one, its checks."""
+"""The whole explanation as one search: a method's map, nested sufficient sets, minimal ones, their checks."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TypeVar
 
 import numpy as np
 
-from becausal.core.checks import CheckedSet, Checks
-from becausal.core.contracts import Answers, Saliency, Search, Stop, Visible
+from becausal.core.checks import CheckedSet, Checks, Level, level_name
+from becausal.core.contracts import Answers, Finding, Saliency, Search, Stop, Visible
 from becausal.core.errors import FillError, OptionError, TargetError
 from becausal.core.extract import COARSE, extract
+from becausal.core.metrics import iou
 from becausal.core.minimise import Minimal, minimise, present
 from becausal.core.problem import Explainer, Problem, SetExplainer
 from becausal.core.regions import cells
 from becausal.core.request import Request
-from becausal.core.searches import BudgetedRun, contrastive
+from becausal.core.searches import BudgetedRun, contrastive, keeping, showing
 
 T = TypeVar("T")
 
 RESERVE = COARSE + 16  # questions kept back from the method for the extraction
 LAST_QUESTIONS = 2  # and for the last checks
+DIGITS = 6  # of overlaps that are compared, so that rounding decides nothing
 FIRST_CALL = 1  # of the whole view, to find its label
 
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """What a pipeline found: the map, the explanation, its checks, and the classifier's confidence in the whole view.
+    """What a pipeline found: the map, nested levels, smallest first, and the classifier's confidence in the whole view.
 
-    others: further explanations, where several were asked for.
+    The last level is the explanation. others: further explanations, where several were asked for.
     """
 
     saliency: Saliency
-    visible: Visible
-    checks: Checks
+    levels: tuple[Level, ...]
     confidence: float
     others: tuple[CheckedSet, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def visible(self) -> Visible:
+        return self.levels[-1].visible
+
+    @property
+    def checks(self) -> Checks:
+        return self.levels[-1].checks
 
 
 def run_pipeline(problem: Problem, explainer: Explainer, request: Request, run: BudgetedRun) -> Search[SearchResult]:
@@ -44,42 +54,92 @@ def run_pipeline(problem: Problem, explainer: Explainer, request: Request, run: 
     Args:
         problem: What to explain; its budget is set here.
         explainer: The method, configured for this request.
-        request: The fills, the grain, the seed and the limit on calls.
+        request: The fills, the grain, the seeds and the limit on calls.
         run: Keeps the best set and the calls so far, for those who watch.
     """
-    seeds = np.random.default_rng(request.seed).spawn(2)
     opening = yield from _opening(problem)
     run.spent = opening.spent
-    confirming = len(request.fills)  # the explanation is evaluated once more at the very end
+    shares = request.shares if problem.floors else request.shares[-1:] if problem.has_scores else (0.0,)
     last = None
     if request.max_calls is not None:
-        checking = LAST_QUESTIONS * len(request.fills)
+        confirming = len(request.fills)  # the explanation is evaluated once more at the very end
+        checking = LAST_QUESTIONS * len(request.fills) * len(shares)
         checking += min(checking * (request.several - 1), request.max_calls // 4)  # of the further explanations
         last = request.max_calls - confirming - checking
     limit = last
     if last is not None and not isinstance(explainer, SetExplainer):
-        limit = last - min(RESERVE * request.price, (last - FIRST_CALL) // 3)
-    limited = problem if limit is None else replace(problem, budget=max(0, limit - run.spent) // request.price)
-    ask = contrastive if request.contrast else _unchanged
-    finding = yield from ask(run.follow(explainer.search(limited, seeds[0]), limit=limit))
+        limit = last - min(RESERVE * request.price * len(shares), (last - FIRST_CALL) // 3)
+    finding = yield from _find(problem, explainer, request, run, limit)
     if finding.sets:
-        minimal = Minimal(finding.sets[0], finding.grain)
+        sets = [Minimal(*found) for found in zip_longest((*finding.inner, finding.sets[0]), finding.inner_grains)]
+        sets[-1] = Minimal(finding.sets[0], finding.grain)
     else:
-        run.stage = "extract"
-        visible = yield from ask(run.follow(extract(finding.saliency, seeds[1]), limit=last))
-        minimal = Minimal(run.visible if visible is None else visible, None)
-        if (grain := request.grain_for(explainer, problem.grid)) is not None:
-            run.stage = "minimise"
-            shaving = minimise(minimal.visible, finding.saliency, finest=grain)
-            minimal = yield from ask(run.follow(shaving, limit=last))
+        sets = yield from _extract_levels(problem, explainer, request, run, finding.saliency, last)
     run.stage = "verify"
-    checks = yield from last_checks(minimal)
+    levels: list[Level] = []
+    for share, floor, minimal in zip(shares, problem.floors or (0.0,), sets, strict=True):
+        inner = levels[-1].visible if levels else None
+        checks = yield from keeping(last_checks(minimal, inner), floor)
+        levels.append(Level(minimal.visible, checks, level_name(share), share))
     others = []
     for visible, grain in zip_longest(finding.sets[1:], finding.grains[1:]):
         others.append(CheckedSet(visible, (yield from last_checks(Minimal(visible, grain)))))
-    return SearchResult(
-        finding.saliency, minimal.visible, checks, float(opening.confidence[0]), tuple(others), finding.notes
-    )
+    return SearchResult(finding.saliency, tuple(levels), float(opening.confidence[0]), tuple(others), finding.notes)
+
+
+def _find(problem: Problem, explainer: Explainer, request: Request, run: BudgetedRun, limit: int | None) -> Search[Finding]:
+    """What the method finds; with several seeds, the mean of the maps and the most typical of the sets."""
+    ask = contrastive if request.contrast else _unchanged
+    findings: list[Finding] = []
+    for number in range(request.seeds):
+        most = limit
+        if limit is not None:  # an equal share of what is left, for each search
+            most = run.spent + max(0, limit - run.spent) // (request.seeds - number)
+        limited = problem if most is None else replace(problem, budget=max(0, most - run.spent) // request.price)
+        rng = np.random.default_rng(request.seed + number).spawn(2)[0]
+        findings.append((yield from ask(run.follow(explainer.search(limited, rng), limit=most))))
+        if run.stopped_by is not None and run.stopped_by != "budget":
+            break
+    return findings[0] if len(findings) == 1 else combine(findings)
+
+
+def combine(findings: Sequence[Finding]) -> Finding:
+    """The mean of the maps, each scaled to a maximum of 1, and the set that overlaps most with the other ones."""
+    maps = [finding.saliency / max(float(finding.saliency.max()), 1e-300) for finding in findings]
+    mean = np.mean(maps, axis=0)
+    found = [finding for finding in findings if finding.sets]
+    if not found:
+        return Finding(mean, notes=findings[0].notes)
+    overlaps = np.array([[iou(a.sets[0], b.sets[0]) for b in found] for a in found])
+    best = int(np.argmax(np.round(overlaps.sum(axis=1), DIGITS)))
+    if len(found) == 1:
+        return replace(found[0], saliency=mean)
+    overlap = (overlaps.sum() - len(found)) / (len(found) * (len(found) - 1))
+    note = f"{len(findings)} searches: the mean overlap (IoU) of their explanations is {overlap:.2f}"
+    return replace(found[best], saliency=mean, notes=(*found[best].notes, note))
+
+
+def _extract_levels(
+    problem: Problem, explainer: Explainer, request: Request, run: BudgetedRun, saliency: Saliency, limit: int | None
+) -> Search[list[Minimal]]:
+    """Nested prefixes of a map's ranking, one for each floor; with a grain, each is minimised around the one inside it."""
+    ask = contrastive if request.contrast else _unchanged
+    grain = request.grain_for(explainer, problem.grid)
+    sets: list[Minimal] = []
+    for floor in problem.floors or (0.0,):
+        inner = sets[-1].visible if sets else np.zeros(problem.grid, bool)
+        rng = np.random.default_rng(request.seed).spawn(2)[1]  # the same ranking for every level
+        run.stage = "extract"
+        search = keeping(showing(extract(saliency, rng), inner), floor)
+        visible = yield from ask(run.follow(search, limit=limit))
+        minimal = Minimal(run.visible | inner if visible is None else visible | inner, None)
+        if grain is not None:
+            run.stage = "minimise"
+            shaving = keeping(showing(minimise(minimal.visible & ~inner, saliency, finest=grain), inner), floor)
+            minimal = yield from ask(run.follow(shaving, limit=limit))
+            minimal = replace(minimal, visible=minimal.visible | inner)
+        sets.append(minimal)
+    return sets
 
 
 def _unchanged(search: Search[T]) -> Search[T]:
@@ -111,10 +171,11 @@ def _opening(problem: Problem) -> Search[Answers]:
     return answers
 
 
-def last_checks(minimal: Minimal) -> Search[Checks]:
-    """Sufficiency and necessity; minimality was asked on the way, removal by removal."""
+def last_checks(minimal: Minimal, inner: Visible | None = None) -> Search[Checks]:
+    """Sufficiency and necessity; minimality was asked on the way, removal by removal of what is not in `inner`."""
     visible, grain = minimal.visible, minimal.grain
-    count = len(present(visible, cells(visible.shape, grain))) if grain else 0
+    added = visible if inner is None else visible & ~inner
+    count = len(present(added, cells(visible.shape, grain))) if grain else 0
     try:
         answers = yield np.stack([visible, ~visible])
     except Stop as stop:

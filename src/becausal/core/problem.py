@@ -20,6 +20,7 @@ class Problem:
         has_scores: Whether `Answers.confidence` means anything; False for models that return labels only.
         model: The classifier itself. Only methods that need gradients may touch it.
         budget: How many questions a method may ask, None for any number.
+        floors: Confidences that nested sets must keep beyond the target, in ascending order; empty for a single set.
     """
 
     view: Pixels
@@ -28,6 +29,7 @@ class Problem:
     has_scores: bool = True
     model: Classifier | None = None
     budget: int | None = None
+    floors: tuple[float, ...] = ()
 
     @property
     def grid(self) -> Grid:
@@ -65,8 +67,11 @@ class SetExplainer(Explainer, Protocol):
         """The side of the cells at which its sets are minimal, in pixels."""
         ...
 
-    def configured(self, *, grain: int | None, several: int) -> "SetExplainer":
-        """The same method for cells of this side (None: its own) and this many disjoint sets."""
+    def configured(self, *, grain: int | None, several: int, smallest: bool) -> "SetExplainer":
+        """The same method for cells of this side (None: its own) and this many disjoint sets.
+
+        smallest: the label alone is to be kept, by the smallest set.
+        """
         ...
 
 

@@ -81,6 +81,6 @@ def cells(grid: Grid, grain: int) -> NDArray[np.intp]:
     return index
 
 
-def default_grain(grid: Grid) -> int:
-    """The side of the smallest cells by default: a 56th of the longest side, 4 px for a view of 224."""
-    return max(1, round(max(grid) / 56))
+def default_grain(grid: Grid, parts: int = 28) -> int:
+    """The side of the smallest cells by default: a 28th of the longest side, 8 px for a view of 224."""
+    return max(1, round(max(grid) / parts))

@@ -14,6 +14,8 @@ from becausal.core.schema import read_fields
 
 _MOST = 2**63 - 1  # what databases can hold
 MAX_SEVERAL = 1000
+MAX_SEEDS = 1000
+SHARES = (0.0, 0.5, 0.9)  # of the confidence, that the default levels keep
 MAX_GRAIN = 2**31 - 1
 FILLS = ("black", "grey", "white", "mean", "blur", "noise", "inpaint")
 
@@ -84,11 +86,14 @@ class Request:
         target: The label to explain, by name or id; None for the top label.
         against: Only this other label must stay behind the target.
         top: It is enough that the target stays among the top k labels.
-        confidence: Share of the original confidence to keep as well, above 0 and up to 1; None for the label alone.
+        confidence: Share of the original confidence to keep as well, above 0 and up to 1; None for three nested levels:
+            the label alone, half of the confidence, most of it (0.9).
+        smallest: Keep the label alone, by the smallest set.
         fills: What masked pixels become; the explanation must hold under all of them.
         grain: Side in pixels of the cells down to which an explanation is minimised; None for not at all, "default"
             for the method's own.
         seed: Same seed, same answer.
+        seeds: How many searches are run, each with a seed of its own; their maps are averaged.
         max_calls: Limit on model calls; None for no limit.
         several: How many disjoint explanations to look for.
         contrast: Find a set that is necessary as well as sufficient.
@@ -100,8 +105,12 @@ class Request:
     )
     top: int = option(1, "Require only that the target stays among the top K labels.", metavar="K")
     confidence: float | None = option(
-        None, "Also keep this share of the original confidence, e.g. 0.9. Default: keep the label only.", metavar="SHARE"
+        None,
+        "Keep the label and this share of its confidence, e.g. 0.7. Default: three nested levels that keep the label, half "
+        "of its confidence, and most of it (0.9).",
+        metavar="SHARE",
     )
+    smallest: bool = option(False, "Find the smallest set that keeps the label, whatever its confidence.")
     fills: tuple[str, ...] = option(
         ("grey",),
         "What masked pixels become: black, grey, white, '#rrggbb', 'r,g,b', a number, mean, blur, noise, inpaint, "
@@ -127,18 +136,21 @@ class Request:
     grain: int | None | Literal["default"] = option(
         "default",
         "Minimise the explanation down to cells of this side in pixels; none to skip this. "
-        "Default: 1/56 of the longest side (4 px at 224) for causal, none for other methods.",
+        "Default for causal: 1/28 of the longest side (8 px at 224), 1/56 with --smallest; none for other methods.",
         metavar="PX|none",
         parse=parse_grain,
     )
     seed: int = option(0, "Random seed. Same seed, same answer.", metavar="N")
+    seeds: int = option(
+        1, "Search N times, with seeds from --seed on. The map is the mean; the most typical set is kept.", metavar="N"
+    )
     max_calls: int | None = option(
         None, "Maximum number of model calls per image, e.g. 500; then the best result so far is returned.", metavar="N"
     )
 
     def __post_init__(self) -> None:
         """Check every value, and keep numbers of other libraries as Python's own, as JSON needs them."""
-        limits = {"top": (1, _MOST), "several": (1, MAX_SEVERAL), "seed": (0, _MOST)}
+        limits = {"top": (1, _MOST), "several": (1, MAX_SEVERAL), "seed": (0, _MOST), "seeds": (1, MAX_SEEDS)}
         if self.max_calls is not None:
             limits["max_calls"] = (10, _MOST)
         if self.grain not in (None, "default"):
@@ -153,8 +165,11 @@ class Request:
         if self.confidence is not None:
             object.__setattr__(self, "confidence", _share("confidence", self.confidence))
         object.__setattr__(self, "fills", _fills(self.fills))
-        if not isinstance(self.contrast, bool):
-            raise OptionError(f"contrast must be True or False, not {self.contrast!r}")
+        for name in ("contrast", "smallest"):
+            if not isinstance(getattr(self, name), bool):
+                raise OptionError(f"{name} must be True or False, not {getattr(self, name)!r}")
+        if self.smallest and self.confidence is not None:
+            raise OptionError("smallest keeps the label alone, so confidence cannot be used with it")
         if not isinstance(self.method, str) and not callable(getattr(self.method, "search", None)):
             raise OptionError(f"method must be a method's name or an explainer, not {self.method!r}")
         if self.options is not None and not isinstance(self.options, Mapping):
@@ -164,6 +179,13 @@ class Request:
     def price(self) -> int:
         """How many model calls one question of a search costs."""
         return len(self.fills) * (2 if self.contrast else 1)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """The shares of the confidence to keep, one for each level; disjoint and necessary sets have a single level."""
+        if self.confidence is not None:
+            return (self.confidence,)
+        return SHARES[:1] if self.smallest or self.contrast or self.several > 1 else SHARES
 
     def within(self, grid: Grid) -> Self:
         """The same for views of this grid: a cell larger than the view is the view, whatever its side."""
@@ -177,7 +199,7 @@ class Request:
         """
         grain = self.grain if isinstance(self.grain, int) else None
         if isinstance(explainer, SetExplainer):
-            return explainer.configured(grain=grain, several=self.several)
+            return explainer.configured(grain=grain, several=self.several, smallest=self.shares == (0.0,))
         if self.several > 1:
             raise OptionError(f"several explanations are found by the method causal only, not by {explainer.name}")
         return explainer

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 import numpy as np
 
-from becausal.core.contracts import Answers, Grid, Search, Stop, Visible
+from becausal.core.contracts import Answers, Grid, Lookahead, Search, Stop, Visible, Wave, with_hints
+from becausal.core.targets import with_floor
 
 T = TypeVar("T")
 
@@ -60,11 +62,12 @@ class BudgetedRun:
     """What a chain of searches has come to: the smallest set seen to be sufficient, what was spent, what cut it short.
 
     visible, pixels: the best set so far. spent: calls so far. stopped_by: None, or why a search had to end early. stage:
-    a name for those who watch. price: how many calls a question costs.
+    a name for those who watch. price: how many calls a question costs. floor: the confidence a set must keep to count.
     """
 
-    def __init__(self, grid: Grid, *, price: int = 1) -> None:
+    def __init__(self, grid: Grid, *, price: int = 1, floor: float = 0.0) -> None:
         self.price = price
+        self.floor = floor
         self.visible: Visible = np.ones(grid, bool)
         self.pixels = self.visible.size
         self.spent = 0
@@ -74,7 +77,7 @@ class BudgetedRun:
     def note(self, wave: Visible, answers: Answers) -> None:
         """Learn from the answers to the first questions of a wave."""
         self.spent = max(self.spent, answers.spent)
-        rows = np.flatnonzero(answers.holds)
+        rows = np.flatnonzero(with_floor(answers, self.floor).holds)
         if not len(rows):
             return
         counts = [int(np.count_nonzero(wave[row])) for row in rows]  # faster than all at once
@@ -102,6 +105,40 @@ class BudgetedRun:
                 self.stopped_by = self.stopped_by or message.reason
             state = step(search, message)
         return state.result
+
+
+def keeping(search: Search[T], floor: float) -> Search[T]:
+    """The search under a harder target: the label must also keep a confidence of at least `floor`."""
+    if not floor > 0.0:
+        return (yield from search)
+    state = step(search, None)
+    while not isinstance(state, Done):
+        message: Answers | Stop
+        try:
+            message = with_floor((yield state), floor)
+        except Stop as stopped:
+            message = Stop(stopped.reason, with_floor(stopped.answers, floor), stopped.cause)
+        state = step(search, message)
+    return state.result
+
+
+def showing(search: Search[T], always: Visible) -> Search[T]:
+    """The search, with the pixels `always`, (*grid,), added to every set it asks about."""
+
+    def add(ahead: Lookahead, count: int) -> list[Visible]:
+        return [visible | always for visible in ahead(count)]
+
+    state = step(search, None)
+    while not isinstance(state, Done):
+        ahead = state.lookahead if isinstance(state, Wave) else None
+        wave = np.asarray(state) | always
+        message: Answers | Stop
+        try:
+            message = yield wave if ahead is None else with_hints(wave, lookahead=partial(add, ahead))
+        except Stop as stopped:
+            message = stopped
+        state = step(search, message)
+    return state.result
 
 
 def contrastive(search: Search[T]) -> Search[T]:

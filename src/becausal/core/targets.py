@@ -80,6 +80,15 @@ class Target:
         return _signed(_ratio(mine, rival), before + after < self.top)
 
 
+def with_floor(answers: Answers, floor: float) -> Answers:
+    """The same answers, judged by a target that also requires a confidence of at least `floor`."""
+    if not floor > 0.0:
+        return answers
+    ratio = _ratio(answers.confidence, np.float64(floor))
+    holds = answers.holds & (ratio >= 0.0)
+    return Answers(holds, quantise_margin(np.minimum(answers.margin, ratio), holds), answers.confidence, answers.spent)
+
+
 def _ratio(mine: NDArray[np.float64], rival: NDArray[np.float64] | np.float64) -> NDArray[np.float64]:
     """log(mine / rival), finite."""
     return np.asarray(np.log(np.maximum(mine, FAINT) / np.maximum(rival, FAINT)), np.float64)

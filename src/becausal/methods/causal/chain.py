@@ -7,7 +7,6 @@ from becausal.core.contracts import Answers, Search
 from becausal.methods.causal.coalitions import CoalitionIndex
 from becausal.methods.causal.lattice import Cells, Lattice, RemovalCost, set_sizes
 from becausal.methods.causal.parts import PartSampler
-from becausal.methods.causal.survey import Survey
 from becausal.methods.causal.tuning import Tuning
 
 MARGIN_WEIGHT = 0.02  # of a nat of margin against the logarithm of the size, where chains are compared
@@ -28,9 +27,9 @@ class Chain:
         tuning: Tuning,
         lattice: Lattice,
         start: Cells,
-        survey: Survey | None,
+        expected: NDArray[np.float64] | None,
         rng: np.random.Generator,
-        index: CoalitionIndex,
+        index: CoalitionIndex | None,
     ) -> None:
         self.tuning = tuning
         self.lattice = lattice
@@ -39,7 +38,7 @@ class Chain:
         self.visible = start
         self.margin = float("nan")
         self.calls_before = 0
-        self.cost = RemovalCost(lattice.shape, None if survey is None else survey.removal_cost(lattice), tuning.prior)
+        self.cost = RemovalCost(lattice.shape, expected, tuning.prior)
 
     def rank(self) -> float:
         """Lower is better: small sets, and those with more margin left to lose."""
@@ -90,7 +89,8 @@ class Chain:
         """Evaluate the visible cells without each part, (n, *lattice), and observe the cost of its removal."""
         left = self.visible & ~parts
         answers = yield self.lattice.show(left)
-        self.index.add(left, answers)
+        if self.index is not None:
+            self.index.add(left, answers)
         self.cost.observe(parts, self.margin - answers.margin)
         return answers
 

@@ -6,7 +6,6 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.blur import box_blur
 from becausal.core.contracts import Grid, Visible
 
 Cells = NDArray[np.bool_]  # over the lattice: True = visible
@@ -48,6 +47,11 @@ class Lattice:
         for axis, side in enumerate(self.grid):
             values = np.add.reduceat(values, np.arange(0, side, self.grain), axis=axis)
         return values
+
+    def spread(self, values: NDArray[np.float64], finer: "Lattice") -> NDArray[np.float64]:
+        """One value per cell, (*lattice,), divided among the cells of a finer lattice by their pixels, (*finer,)."""
+        pixels = self.sum_cells(np.ones(self.grid))
+        return finer.sum_cells(self.expand(values / pixels))
 
     def restrict(self, within: Visible) -> tuple["Lattice", Cells]:
         """The lattice limited to these pixels, and the cells that have at least one of them."""
@@ -102,10 +106,3 @@ def set_sizes(sets: Cells) -> NDArray[np.intp]:
 def weighted_sum(sets: Cells, weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """For each cell the summed weights of the sets, (n, *lattice), that contain it."""
     return np.asarray(np.einsum("i,i...->...", weights, sets), np.float64)  # a matrix product would start threads
-
-
-def smooth(values: NDArray[np.float64], radius: int) -> NDArray[np.float64]:
-    """Box filter: the mean over the cells up to `radius` away along every axis; border values are repeated outside."""
-    for axis in range(values.ndim):
-        values = box_blur(values, radius, axis)
-    return values

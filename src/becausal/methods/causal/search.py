@@ -1,25 +1,25 @@
 """The method `causal`: mask everything that can be masked, large parts first, until every remaining cell is needed.
 
-1. A survey evaluates random sets of patches that follow the image's edges. The search starts from the smallest number
+1. A survey evaluates balanced sets of patches that follow the image's edges. The search starts from the smallest number
    of best patches that keeps the target.
-2. A chain shrinks this set. Each round draws random parts of it, evaluates the set without each part and without unions
-   of the best parts, and continues with the best trade of margin for size. Where no part can go, smaller parts follow.
+2. Patches, then larger cells, then random parts of the set are removed. A chain of rounds draws parts, evaluates the set
+   without each part and without unions of the best parts, and continues with the best trade of margin for size. Where no
+   part can go, smaller parts follow.
 3. Cells are tried one by one until each single removal has failed (`settle`). Every remaining cell is then a cause: the
    target holds with it and is lost without it, with all masked pixels as the witness.
 
-The visible set is sufficient at every moment. The map combines the sufficient sets that were evaluated with the
-survey's estimates; the explanation ranks above all other pixels.
+Where nested levels are asked for, see `levels`. The visible set is sufficient at every moment. The map is the order in
+which the pixels are needed (`ordering`).
 """
 
-from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import Finding, Grid, Needs, Search, Stop, Visible, with_hints
+from becausal.core.contracts import Finding, Grid, Needs, Saliency, Search, Stop, Visible
 from becausal.core.errors import OptionError
 from becausal.core.minimise import Settled, settle
 from becausal.core.problem import Problem
@@ -28,7 +28,9 @@ from becausal.core.searches import BudgetedRun
 from becausal.methods.causal.chain import Chain
 from becausal.methods.causal.coalitions import CoalitionIndex
 from becausal.methods.causal.lattice import Cells, Lattice
-from becausal.methods.causal.survey import Survey, run_survey
+from becausal.methods.causal.levels import LevelSearch
+from becausal.methods.causal.ordering import PatchEffects, measure_effects, order_map, rank_patches
+from becausal.methods.causal.survey import Survey, restrict, run_survey
 from becausal.methods.causal.tuning import Tuning
 
 Result = tuple[Settled, int | None]  # a settled set, and the grain at which it is minimal
@@ -39,16 +41,18 @@ class Causal:
     """Search for small sufficient sets of pixels that are minimal at a stated grain.
 
     Attributes:
-        grain: Side of a cell in pixels; None for 1/56 of the view's longest side.
+        grain: Side of a cell in pixels; None for 1/28 of the view's longest side, 1/56 with `smallest`.
         effort: Number of model calls after which minimality is proved for cells twice as large; None for no limit.
         several: Number of explanations to look for, each in the pixels that the previous ones leave.
+        smallest: Whether a set that keeps the label alone is looked for, with smaller cells.
         overlap: Share of an explanation's cells that the next one may use again.
         tuning: Constants of the search, for research.
     """
 
     grain: int | None = None
-    effort: int | None = 1100
+    effort: int | None = 1000
     several: int = 1
+    smallest: bool = False
     overlap: float = 0.0
     tuning: Tuning = Tuning()
 
@@ -65,21 +69,60 @@ class Causal:
 
     def cell_side(self, grid: Grid) -> int:
         """The side of the cells at which its sets are minimal, in pixels."""
-        return self.grain or default_grain(grid)
+        return self.grain or default_grain(grid, 56 if self.smallest else 28)
 
-    def configured(self, *, grain: int | None, several: int) -> "Causal":
+    def configured(self, *, grain: int | None, several: int, smallest: bool) -> "Causal":
         """The same search with this grain and number of explanations, where its own options do not set them."""
-        return replace(self, grain=self.grain or grain, several=self.several if self.several > 1 else several)
+        several = self.several if self.several > 1 else several
+        return replace(self, grain=self.grain or grain, several=several, smallest=self.smallest or smallest)
 
     def search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]:
-        """Find the explanations one after the other, each in the pixels that the previous ones leave."""
+        """Find nested levels, or explanations one after the other, each in the pixels that the previous ones leave."""
         lattice = Lattice(problem.grid, self.cell_side(problem.grid))
-        index, run = CoalitionIndex(lattice, self.tuning), BudgetedRun(problem.grid)
-        found: list[Result] = []
-        start = np.ones(lattice.shape, bool)
+        run, index = BudgetedRun(problem.grid), CoalitionIndex(lattice)
         survey: Survey | None = None
         try:
             survey = yield from self._survey(problem, lattice, rng, run)
+        except Stop:
+            return Finding(self._map(lattice, index, None, ()))
+        if problem.floors:
+            return (yield from self._find_levels(problem, lattice, survey, rng, index))
+        return (yield from self._find_sets(problem, lattice, survey, rng, index, run))
+
+    def _find_levels(
+        self,
+        problem: Problem,
+        lattice: Lattice,
+        survey: Survey | None,
+        rng: np.random.Generator,
+        index: CoalitionIndex,
+    ) -> Search[Finding]:
+        """Nested sets, one for each floor."""
+        levels, effects = LevelSearch(self.tuning, lattice, problem.floors, rng, index), None
+        try:
+            yield from levels.run(survey)
+            effects = yield from self._effects(problem, survey, levels.sets[-1], rng)
+        except Stop:
+            if levels.sets[-1].all():
+                return Finding(self._map(lattice, index, survey, ()))
+        *inner, last = levels.sets
+        *inner_grains, grain = levels.grains
+        saliency = self._map(lattice, index, survey, levels.sets, effects)
+        return Finding(saliency, (last,), (grain,), inner=tuple(inner), inner_grains=tuple(inner_grains))
+
+    def _find_sets(
+        self,
+        problem: Problem,
+        lattice: Lattice,
+        survey: Survey | None,
+        rng: np.random.Generator,
+        index: CoalitionIndex,
+        run: BudgetedRun,
+    ) -> Search[Finding]:
+        """One set, or several that share few cells or none."""
+        found: list[Result] = []
+        start, effects = np.ones(lattice.shape, bool), None
+        try:
             for own in _spawn(rng, self.several):
                 if found and not (yield from _holds(lattice.show(start))):
                     break
@@ -88,13 +131,15 @@ class Causal:
                     results.append((yield from self._descend(lattice, start, survey, each, index, run)))
                 found.append(min(results, key=lambda result: int(result[0].visible.sum())))
                 start = start & ~self._used(lattice, found[-1][0].visible, own)
+            if problem.target.floor > 0:
+                effects = yield from self._effects(problem, survey, found[0][0].visible, rng)
         except Stop:
             if not found:
-                best = run.visible
-                return Finding(index.saliency(survey)) if best.all() else Finding(index.saliency(survey, best), (best,))
+                best = () if run.visible.all() else (run.visible,)
+                return Finding(self._map(lattice, index, survey, best), best)
         notes = () if self.several == 1 else (f"{len(found)} of {self.several} explanations were found",)
         sets, grains = tuple(settled.visible for settled, _ in found), tuple(grain for _, grain in found)
-        return Finding(index.saliency(survey, sets[0]), sets, grains, notes)
+        return Finding(self._map(lattice, index, survey, sets[:1], effects), sets, grains, notes)
 
     def _count_runs(self, lattice_size: int) -> int:
         tuning = self.tuning
@@ -104,13 +149,35 @@ class Causal:
         self, problem: Problem, lattice: Lattice, rng: np.random.Generator, run: BudgetedRun
     ) -> Search[Survey | None]:
         """The survey; None on small lattices and with a small budget."""
-        tuning, samples = self.tuning, self.tuning.survey
+        tuning = self.tuning
+        samples = tuning.fine_survey if self.smallest else tuning.survey
         if problem.budget is not None:
             samples = min(samples, problem.budget // tuning.survey_fraction)
         if samples < tuning.min_survey or np.prod(lattice.shape) <= tuning.small_lattice:
             return None
         search = run_survey(problem.view, samples=samples, patches=tuning.patches, rng=rng.spawn(1)[0])
         return (yield from run.follow(search))
+
+    def _effects(
+        self, problem: Problem, survey: Survey | None, explanation: Visible, rng: np.random.Generator
+    ) -> Search[PatchEffects | None]:
+        """What the patches add to the explanation, for the map; None without a survey, or with a small budget."""
+        context, rest = self.tuning.context, self.tuning.rest
+        if survey is None or (problem.budget is not None and problem.budget < 4 * (context + rest)):
+            return None
+        return (yield from measure_effects(survey, explanation, context=context, rest=rest, rng=rng.spawn(1)[0]))
+
+    def _map(
+        self,
+        lattice: Lattice,
+        index: CoalitionIndex,
+        survey: Survey | None,
+        levels: Sequence[Visible],
+        effects: PatchEffects | None = None,
+    ) -> Saliency:
+        if survey is None:
+            return order_map(index.saliency, levels)
+        return order_map(rank_patches(survey, effects)[survey.patch], levels)
 
     def _descend(
         self,
@@ -124,29 +191,44 @@ class Causal:
         """Shrink several chains to a coarse size, continue with the best of them, then try cell by cell."""
         tuning = self.tuning
         if survey is not None:
-            lattice, start = yield from run.follow(_restrict(lattice, start, survey))
-        count = tuning.chains or (2 if survey is None else 1)
-        chains = [Chain(tuning, lattice, start, survey, own, index) for own in rng.spawn(count)]
+            return (yield from self._descend_twice(lattice, lattice.show(start), survey, rng, run))
+        chains = [Chain(tuning, lattice, start, None, own, index) for own in rng.spawn(tuning.chains or 2)]
         for chain in chains:
             yield from run.follow(chain.shrink(tuning.share, stop_at=tuning.coarse))
         best = min(chains, key=Chain.rank)
         for share in tuning.reheat:
             yield from run.follow(best.shrink(share))
-        return (yield from self._settle(best, run))
+        return (yield from self._settle(best, best.calls_before, run))
 
-    def _settle(self, chain: Chain, run: BudgetedRun) -> Search[Result]:
+    def _descend_twice(
+        self, lattice: Lattice, start: Visible, survey: Survey, rng: np.random.Generator, run: BudgetedRun
+    ) -> Search[Result]:
+        """Shrink the best patches with cells of twice the side, then with the cells themselves, then cell by cell."""
+        tuning, coarse = self.tuning, replace(lattice, grain=2 * lattice.grain)
+        visible = yield from run.follow(restrict(start, survey))
+        first, second = rng.spawn(2)
+        coarse, cells_left = coarse.restrict(visible)
+        chain = Chain(tuning, coarse, cells_left, survey.removal_cost(coarse), first, None)
+        for share in (tuning.share, *tuning.reheat):
+            yield from run.follow(chain.shrink(share))
+        finer, cells_left = lattice.restrict(coarse.show(chain.visible))
+        fine = Chain(tuning, finer, cells_left, coarse.spread(chain.cost.estimate(), lattice), second, None)
+        yield from run.follow(fine.shrink(tuning.fine_share))
+        return (yield from self._settle(fine, chain.calls_before, run))
+
+    def _settle(self, chain: Chain, calls_before: int, run: BudgetedRun) -> Search[Result]:
         """Try cells one by one until none can be removed; past the effort limit, prove it for larger cells instead."""
         grid, grain = chain.lattice.grid, chain.lattice.grain
         cell, expected = cells(grid, grain), chain.cost.estimate().reshape(-1)
-        search = settle(chain.lattice.show(chain.visible), cell, expected, margin=chain.margin)
-        limit = None if self.effort is None else chain.calls_before + self.effort
+        search = settle(chain.lattice.show(chain.visible), cell, expected, margin=chain.margin, solid=True)
+        limit = None if self.effort is None else calls_before + self.effort
         settled = yield from run.follow(search, limit=limit)
         while not settled.finished and 2 * grain <= max(grid):
             grain, finer = 2 * grain, cell
             cell = cells(grid, grain)
             known = np.where(np.isnan(settled.cost), expected, settled.cost)
             expected = _merge_costs(known, finer, cell, settled.visible)
-            settled = yield from settle(settled.visible, cell, expected, margin=settled.margin)
+            settled = yield from settle(settled.visible, cell, expected, margin=settled.margin, solid=True)
         return settled, grain if settled.finished else None
 
     def _used(self, lattice: Lattice, found: Visible, rng: np.random.Generator) -> Cells:
@@ -161,31 +243,6 @@ class Causal:
 def _holds(visible: Visible) -> Search[bool]:
     answers = yield visible[None]
     return bool(answers.holds[0])
-
-
-def _restrict(lattice: Lattice, start: Cells, survey: Survey) -> Search[tuple[Lattice, Cells]]:
-    """The lattice limited to the smallest number of best patches that keeps the target, found by bisection; its cells."""
-    room = lattice.show(start)
-    low, high = 0, len(survey.contribution)
-    while high - low > 1:
-        middle = (low + high) // 2
-        lookahead = partial(_next_halves, room, survey, low, high)
-        answers = yield with_hints((room & survey.best(middle))[None], lookahead=lookahead)
-        low, high = (low, middle) if answers.holds[0] else (middle, high)
-    return lattice.restrict(room & survey.best(high))
-
-
-def _next_halves(room: Visible, survey: Survey, low: int, high: int, count: int) -> list[Visible]:
-    """Up to `count` sets that the bisection of low..high may evaluate after its middle, the next ones first."""
-    found: list[Visible] = []
-    ranges = deque([(low, (low + high) // 2), ((low + high) // 2, high)])
-    while ranges and len(found) < count:
-        low, high = ranges.popleft()
-        if high - low > 1:
-            middle = (low + high) // 2
-            found.append(room & survey.best(middle))
-            ranges += [(low, middle), (middle, high)]
-    return found
 
 
 def _merge_costs(

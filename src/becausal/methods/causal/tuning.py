@@ -10,7 +10,8 @@ class Tuning:
     """How the search `causal` spends its model calls; for research, the defaults suit all models.
 
     Attributes:
-        survey: Number of random patch sets evaluated first; 0 starts from the whole view.
+        survey: Number of patch sets evaluated first; 0 starts from the whole view.
+        fine_survey: The same, where a set that keeps the label alone is looked for.
         survey_fraction: The survey takes at most one n-th of the budget.
         min_survey: A survey with fewer samples than this is left out.
         patches: Approximate number of patches the view is divided into.
@@ -24,16 +25,19 @@ class Tuning:
         kinds: Kinds of parts, drawn in turn.
         unions: How many of the best parts are also removed together.
         share: Share of the visible cells that a part has at first.
+        last_share: The same, where patches and larger cells were removed before.
+        fine_share: The same, where a descent with cells of twice the side came before.
         growth: Factor by which that share grows after a successful round; it is halved after a failed one.
         reheat: Shares the best chain starts again with, one after the other.
         rate: Value of a smaller set, in nats of margin per factor e of its size.
         trust: How strongly parts with a low expected removal cost are preferred; 0 draws them uniformly.
         memory: Share of the observed removal costs that is kept from round to round.
-        smooth_radius: Radius in cells of the box filter that smooths the map after a survey.
-        neutral: Value on the map of a pixel without evidence for or against the target.
+        context: Number of patch sets evaluated together with the explanation, for the map.
+        rest: Number of patch sets evaluated without it, for the map.
     """
 
-    survey: int = 64
+    survey: int = 120
+    fine_survey: int = 96
     survey_fraction: int = 5
     min_survey: int = 10
     patches: int = 40
@@ -47,19 +51,21 @@ class Tuning:
     kinds: tuple[str, ...] = ("box", "strip", "blocks")
     unions: tuple[int, ...] = (2, 3, 4, 8)
     share: float = 0.3
+    last_share: float = 0.1
+    fine_share: float = 0.2
     growth: float = 1.1
     reheat: tuple[float, ...] = (0.15, 0.15)
     rate: float = 1.0
-    trust: float = 1.0
+    trust: float = 2.0
     memory: float = 0.7
-    smooth_radius: int = 2
-    neutral: float = 0.02
+    context: int = 88
+    rest: int = 48
 
     def __post_init__(self) -> None:
         counts = (self.parts, self.small_runs, self.survey_fraction, len(self.kinds))
         if min(*counts, *(count for count in (self.chains, self.runs) if count is not None)) < 1:
             raise OptionError("chains, parts, kinds, runs, small_runs and survey_fraction must be at least 1")
-        if self.survey < 0 or self.patches < 2 or not self.prior > 0.0:
+        if min(self.survey, self.fine_survey) < 0 or self.patches < 2 or not self.prior > 0.0:
             raise OptionError("survey must be 0 or more, patches at least 2, prior above 0")
-        if not all(0.0 < share < 1.0 for share in (self.share, *self.reheat)):
-            raise OptionError("share and reheat must lie between 0 and 1")
+        if not all(0.0 < share < 1.0 for share in (self.share, self.last_share, self.fine_share, *self.reheat)):
+            raise OptionError("shares and reheat must lie between 0 and 1")

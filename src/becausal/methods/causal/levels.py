@@ -1,0 +1,117 @@
+"""Nested sets that keep more and more of the confidence, found in one search.
+
+From the outside in: the set of the last level is made small first, patch by patch, then cell by cell. The set of the first
+level is searched for inside it. The levels in between, and the last one, are then minimised around the first.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from becausal.core.contracts import Search, Stop, Visible
+from becausal.core.minimise import Settled, settle
+from becausal.core.regions import cells
+from becausal.core.searches import BudgetedRun, keeping
+from becausal.methods.causal.chain import Chain
+from becausal.methods.causal.coalitions import CoalitionIndex
+from becausal.methods.causal.lattice import Lattice
+from becausal.methods.causal.survey import Survey, restrict
+from becausal.methods.causal.tuning import Tuning
+
+Costs = NDArray[np.float64]  # of removing each cell, (*lattice,)
+T = TypeVar("T")
+
+
+class LevelSearch:
+    """One search for nested sets.
+
+    Attributes:
+        sets: The best sets so far, (*grid,) each, smallest first. Each keeps its floor at every moment.
+        grains: For each set, the side of the cells of which none that it adds to the one before can be removed; None
+            before this is shown.
+    """
+
+    def __init__(
+        self,
+        tuning: Tuning,
+        lattice: Lattice,
+        floors: tuple[float, ...],
+        rng: np.random.Generator,
+        index: CoalitionIndex | None,
+    ) -> None:
+        self.tuning = tuning
+        self.lattice = lattice
+        self.floors = floors
+        self.rng = rng
+        self.index = index
+        self.cell = cells(lattice.grid, lattice.grain)
+        self.sets: list[Visible] = [np.ones(lattice.grid, bool) for _ in floors]
+        self.grains: list[int | None] = [None for _ in floors]
+
+    def run(self, survey: Survey | None) -> Search[None]:
+        """All levels; stopped half-way, it leaves the best sets so far."""
+        outer, costs = yield from self._tracked(len(self.floors) - 1, lambda: self._shrink_last(survey))
+        first = yield from self._tracked(0, lambda: self._shrink_first(outer, costs))
+        found = yield from self._settle(0, first.lattice.show(first.visible), first.cost.estimate(), first.margin)
+        for level in range(len(self.floors) - 1, 0, -1):
+            found = yield from self._settle(level, self.sets[level], costs, np.inf)
+            costs = np.where(np.isnan(found.cost), costs.reshape(-1), found.cost).reshape(self.lattice.shape)
+            self.sets[1:level] = [found.visible] * (level - 1)
+
+    def _tracked(self, level: int, stage: Callable[[], Search[T]]) -> Search[T]:
+        """Run a stage for the floor of a level; if it is stopped, the smallest set that kept the floor stays."""
+        best = BudgetedRun(self.lattice.grid, floor=self.floors[level])
+        try:
+            return (yield from best.follow(keeping(stage(), self.floors[level])))
+        except Stop:
+            self._keep(level, best.visible)
+            raise
+
+    def _keep(self, level: int, visible: Visible) -> None:
+        """A set for this level, and for all levels inside it, where it fits into the one around it."""
+        if not (visible & ~self.sets[level]).any():
+            self.sets[: level + 1] = [visible] * (level + 1)
+
+    def _shrink_last(self, survey: Survey | None) -> Search[tuple[Visible, Costs]]:
+        """A small set for the last level: patches, then cells of twice the side, then parts of the cells."""
+        lattice, tuning = self.lattice, self.tuning
+        visible, costs = np.ones(lattice.grid, bool), None
+        if survey is not None:
+            visible = yield from restrict(visible, survey)
+            settled = yield from settle(visible, survey.patch, survey.contribution)
+            coarse = replace(lattice, grain=2 * lattice.grain)
+            number, expected = cells(coarse.grid, coarse.grain), survey.removal_cost(coarse)
+            settled = yield from settle(
+                settled.visible, number, expected.reshape(-1), margin=settled.margin, solid=True, once=True
+            )
+            known = np.where(np.isnan(settled.cost), expected.reshape(-1), settled.cost).reshape(coarse.shape)
+            visible, costs = settled.visible, coarse.spread(known, lattice)
+        chain = self._chain(visible, costs)
+        yield from chain.shrink(tuning.share if survey is None else tuning.last_share)
+        visible, costs = chain.lattice.show(chain.visible), chain.cost.estimate()
+        self._keep(len(self.floors) - 1, visible)
+        return visible, costs
+
+    def _shrink_first(self, outer: Visible, costs: Costs) -> Search[Chain]:
+        """A small set for the first level, inside a set of the last one."""
+        chain = self._chain(outer, costs)
+        for share in (self.tuning.share, *self.tuning.reheat[:1]):
+            yield from chain.shrink(share)
+        return chain
+
+    def _chain(self, start: Visible, costs: Costs | None) -> Chain:
+        lattice, visible = self.lattice.restrict(start)
+        return Chain(self.tuning, lattice, visible, costs, self.rng.spawn(1)[0], self.index)
+
+    def _settle(self, level: int, visible: Visible, costs: Costs, margin: float) -> Search[Settled]:
+        """Minimise the set of a level around that of the first one."""
+        always = self.sets[0] if level else None
+        margin = np.inf if np.isnan(margin) else margin
+        search = settle(visible, self.cell, costs.reshape(-1), margin=margin, always=always, solid=True)
+        settled = yield from keeping(search, self.floors[level])
+        self.sets[level] = settled.visible
+        self.grains[level] = self.lattice.grain if settled.finished else None
+        return settled
