@@ -37,6 +37,10 @@ SMALL = {
     "occlusion": ({"stride": 0.09}, 170),
     "lime": ({"samples": 300}, 300),
     "shap": ({"evaluations": 300}, 300),
+    "greedy": ({"patches": 16}, 342),
+    "phasewin": ({"patches": 16}, 342),
+    "hsic": ({"samples": 300}, 300),
+    "sobol": ({"designs": 12, "grid": 6}, 12 * (6**3 + 2)),
     "random": ({}, 0),
     "centre": ({}, 0),
 }
@@ -150,7 +154,7 @@ def test_the_seed_decides_and_nothing_else(name):
     saliency = run(name, bright_part, (24, 20)).result.saliency
     again = run(name, bright_part, (24, 20), batch_size=7).result.saliency
     assert np.array_equal(saliency, again)
-    if name in ("sbfl", "rise", "lime", "random"):
+    if name in ("sbfl", "rise", "lime", "hsic", "sobol", "random"):
         assert not np.array_equal(saliency, run(name, bright_part, (24, 20), seed=1).result.saliency)
 
 
@@ -191,6 +195,9 @@ def test_no_wave_is_large(name):
         ("sbfl", {"measure": "jaccard"}), ("sbfl", {"mutants": 0}), ("sbfl", {"step": 1.5}), ("rise", {"share": 1.0}),
         ("rise", {"cells": 0}), ("occlusion", {"window": 0.0}), ("occlusion", {"window": 0.1, "stride": 0.2}),
         ("lime", {"kernel": 0.0}), ("lime", {"patches": 1}), ("shap", {"evaluations": 1}), ("centre", {"width": 1}),
+        ("greedy", {"patches": 1}), ("greedy", {"candidates": 0}), ("phasewin", {"patches": 1}),
+        ("phasewin", {"window": 0.0}), ("hsic", {"samples": 1}), ("hsic", {"grid": 0}),
+        ("sobol", {"designs": 0}), ("sobol", {"grid": 0}),
     ],
 )  # fmt: skip
 def test_an_option_that_makes_no_sense_is_refused_by_name(name, option):

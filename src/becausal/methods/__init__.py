@@ -61,6 +61,22 @@ METHODS: dict[str, Method] = {
         "shap_partition", "Shap", "labels",
         "Owen values of a hierarchy of boxes, by the shap package; uses scores if available",
     ),
+    "greedy": _method(
+        "greedy", "Greedy", "labels",
+        "superpixels added one by one, always the one that helps most; uses scores if available",
+    ),
+    "phasewin": _method(
+        "phasewin", "PhaseWin", "labels",
+        "the search of greedy in phases, with a window of candidates: fewer calls; uses scores if available",
+    ),
+    "hsic": _method(
+        "hsic", "Hsic", "labels",
+        "dependence of the score on random masks of grid cells (HSIC); uses scores if available",
+    ),
+    "sobol": _method(
+        "sobol", "Sobol", "labels",
+        "share of the variance of the score that a grid cell takes part in; uses scores if available",
+    ),
     "ig": _method(
         "ig", "IntegratedGradients", "gradients",
         "Integrated Gradients: gradients along the line from the background to the view (captum)",
