@@ -25,10 +25,10 @@ from becausal.interfaces.cli.app import main
 from becausal.interfaces.cli.serve import format_address
 from becausal.interfaces.web.access import Access, make_token, read_token
 from becausal.interfaces.web.connections import Connections, IncomingUploads, TooMany, group_address
-from becausal.interfaces.web.guard import Guard
 from becausal.interfaces.web.images import Upload, decode_image, make_examples
 from becausal.interfaces.web.job_queue import BackgroundJob, JobQueue
 from becausal.interfaces.web.limits import Limits
+from becausal.interfaces.web.page_rules import guard_page
 from becausal.interfaces.web.predictions import predict_ranking
 from becausal.interfaces.web.sessions import Packed, Sessions, StoredResult
 from becausal.interfaces.web.streams import STALLED_SECONDS, Streams
@@ -346,7 +346,7 @@ def test_frames_are_never_counted(monkeypatch):
         Image.fromarray(pixels).save(buffer, file_format, save_all=True, append_images=frames)
         image = decode_image(Upload("x", buffer.getvalue()), LIMITS)
         assert image.grid == (8, 12)
-        assert "animated: first frame only" in image.notes
+        assert "several frames: first frame used" in image.notes
         if file_format == "TIFF":
             np.testing.assert_array_equal(image.pixels, pixels)
 
@@ -546,7 +546,8 @@ SERVER = """
 import sys
 from becausal import load_model
 from becausal.interfaces.web.limits import Limits
-from becausal.interfaces.web.server import listen, make_app, make_server
+from becausal.interfaces.web.listening import listen, make_server
+from becausal.interfaces.web.server import make_app
 
 with listen("127.0.0.1", 0) as bound:
     app = make_app({"bundled": load_model("bundled")}, Limits(**eval(sys.argv[1])), token=sys.argv[2] or None)
@@ -630,7 +631,7 @@ def ask_guard(path="/", *, method="GET", headers=(), query=b"", kind="http"):
 
     scope = {"type": kind, "path": path, "method": method, "query_string": query, "server": ("0.0.0.0", 7860)}
     scope["headers"] = [(b"host", b"example.org:7860"), *headers]
-    asyncio.run(Guard(app, limits=LIMITS, hosts=None, token=TOKEN)(scope, receive, send))
+    asyncio.run(guard_page(app, limits=LIMITS, hosts=None, token=TOKEN)(scope, receive, send))
     if kind == "websocket":
         return sent
     return sent[0]["status"], dict(sent[0]["headers"]), sent[1]["body"].decode()

@@ -22,10 +22,11 @@ from becausal.core.errors import ImageError, InputError, ModelError, OptionError
 from becausal.images.loading import load_image
 from becausal.interfaces.cli.serve import load_models, name_model
 from becausal.interfaces.web import panels, results
-from becausal.interfaces.web.guard import Guard, RequestRejected, parse_event, strip_port
+from becausal.interfaces.web.guard import RequestRejected, strip_port
 from becausal.interfaces.web.images import EXAMPLES, Upload, clean_name, decode_image, make_examples
 from becausal.interfaces.web.job_queue import BackgroundJob, JobQueue
 from becausal.interfaces.web.limits import Limits
+from becausal.interfaces.web.page_rules import guard_page, parse_event
 from becausal.interfaces.web.predictions import find_witness, predict_ranking, predict_top_labels
 from becausal.interfaces.web.rendering import read_static, render
 from becausal.interfaces.web.sessions import MAX_UNCLAIMED, Sessions, StoredResult
@@ -802,7 +803,7 @@ def ask_guard(path, *, method="GET", headers=None, body=b"", query=b"", hosts=fr
 
     given = {b"host": b"localhost:7860", b"content-length": str(len(body)).encode()} | (headers or {})
     scope = {"type": "http", "path": path, "method": method, "query_string": query, "headers": list(given.items())}
-    asyncio.run(Guard(app, limits=limits, hosts=hosts)(scope, receive, send))
+    asyncio.run(guard_page(app, limits=limits, hosts=hosts)(scope, receive, send))
     names = [name for name, _ in sent[0]["headers"]]
     assert b"content-security-policy" in names
     return sent[0]["status"], seen
@@ -891,7 +892,7 @@ def test_a_websocket_is_closed():
     async def send(message):
         sent.append(message)
 
-    guard = Guard(None, limits=LIMITS, hosts=None)
+    guard = guard_page(None, limits=LIMITS, hosts=None)
     asyncio.run(guard({"type": "websocket", "path": "/"}, None, send))
     assert [message["type"] for message in sent] == ["websocket.close"]
 

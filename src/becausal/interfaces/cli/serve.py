@@ -1,9 +1,13 @@
-"""`becausal serve`: a web page to explain images interactively."""
+"""`becausal serve`: a web page to explain images interactively, or an HTTP API."""
 
+import math
 import os
+import signal
 import socket
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,18 +18,45 @@ from becausal.models import Loading, open_model
 
 if TYPE_CHECKING:
     from becausal.core.contracts import Classifier
+    from becausal.interfaces.web.guard import Guard
     from becausal.interfaces.web.limits import Limits
 
 DEFAULT_PORT = 7860
+TOKEN_VARIABLE = "BECAUSAL_TOKEN"
 WARNING = (
-    "becausal: warning: other machines can reach this page; everyone who has its token can use it, and nothing is "
+    "becausal: warning: other machines can reach this {}; everyone who has its token can use it, and nothing is "
     "encrypted: outside of a trusted network use an SSH tunnel or an HTTPS proxy"
 )
+CLOSING_SECONDS = 10  # to send the results after the grace period of the API
+
+
+@dataclass(frozen=True)
+class GivenToken:
+    """A token that the user has chosen. source: the variable or the file it is in."""
+
+    value: str
+    source: str
+
+
+TokenVariable = Annotated[
+    str | None,
+    typer.Option(
+        "--token-env",
+        metavar="VARIABLE",
+        help=f"Require the token in this environment variable. Default: {TOKEN_VARIABLE}, if it is set. Without a token "
+        "the page generates one where it is needed, and the API does not start.",
+    ),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option("--token-file", metavar="FILE", help="Require the token in this file, e.g. a mounted secret."),
+]
 
 
 @options.expand_options
 def serve(
     *,
+    api: Annotated[bool, typer.Option("--api", help="Serve an HTTP API for programs instead of the page.")] = False,
     model: Annotated[
         list[str] | None,
         typer.Option(
@@ -44,29 +75,27 @@ def serve(
             help="Address to listen on. Any other than a loopback address admits other machines, with a token.",
         ),
     ] = "127.0.0.1",
-    token_env: Annotated[
-        str | None,
-        typer.Option(
-            metavar="VARIABLE",
-            help="Require the token in this environment variable. Without it a token is generated where one is needed.",
-        ),
-    ] = None,
+    token_env: TokenVariable = None,
+    token_file: TokenFile = None,
     max_upload: Annotated[int, typer.Option(metavar="MB", help="Maximum size of an uploaded image file.")] = 10,
     max_calls: Annotated[int, typer.Option(metavar="N", help="Maximum number of model calls per search.")] = 5000,
     searches: Annotated[int, typer.Option(metavar="N", help="Maximum number of concurrent searches; others wait.")] = 2,
     loading: options.LoadingOptions,
 ) -> None:
-    """Serve a web page to explain images interactively.
+    """Serve a web page to explain images interactively, or an HTTP API.
 
     Drop an image, watch the explanation shrink, click a pixel to see why it is needed, compare two methods. Only this
     machine can open the page unless you change --host; then the page needs a token, which is part of the printed address.
     The page loads nothing from elsewhere and stores nothing on disk. Press Ctrl-C to stop the server.
 
+    With --api, programs send images over HTTP and get the same results as from `becausal explain`; /docs describes how.
+
     **Examples**
 
     - `becausal serve`
     - `becausal serve --model net.onnx --labels names.txt --preprocess imagenet --port 8000`
-    - `becausal serve --host 0.0.0.0 --token-env BECAUSAL_TOKEN`
+    - `becausal serve --host 0.0.0.0 --token-env MY_TOKEN`
+    - `becausal serve --api --model net.onnx --labels names.txt --preprocess imagenet`
     """
     from becausal.interfaces.web.limits import Limits
 
@@ -76,38 +105,106 @@ def serve(
     if not 0 <= port <= 65535:
         raise OptionError(f"--port must be 0 to 65535, not {port}")
     limits = Limits(upload_bytes=max_upload * 1_000_000, max_calls=max_calls, workers=searches)
-    run_server(lambda: load_models(model or [], loading), limits, host, port, token_env)
+    token = find_token(os.environ, token_env, token_file)
+    run = run_api if api else run_page
+    run(lambda: load_models(model or [], loading), limits, host, port, token)
 
 
-def run_server(
-    load: "Callable[[], dict[str, Classifier]]", limits: "Limits", host: str, port: int, token_env: str | None
+def find_token(environment: Mapping[str, str], variable: str | None, file: Path | None) -> GivenToken | None:
+    """The token that the user has chosen; raises OptionError if it cannot be used."""
+    from becausal.interfaces.web.access import read_token, read_token_file
+
+    if variable is not None and file is not None:
+        raise OptionError("--token-env and --token-file both name a token: give only one of the two")
+    if file is not None:
+        return GivenToken(read_token_file(file), str(file))
+    if variable is None and not environment.get(TOKEN_VARIABLE):
+        return None
+    name = variable or TOKEN_VARIABLE
+    return GivenToken(read_token(environment, name), name)
+
+
+def run_page(
+    load: "Callable[[], dict[str, Classifier]]", limits: "Limits", host: str, port: int, token: GivenToken | None
 ) -> None:
     """Serve the page until Ctrl-C is pressed. load: loads the models, once the port is known to be free."""
-    from becausal.interfaces.web.access import make_token, read_token
-    from becausal.interfaces.web.server import LOOPBACK, is_loopback, listen, make_app, make_server
+    from becausal.interfaces.web.access import make_token
+    from becausal.interfaces.web.listening import is_loopback, listen
+    from becausal.interfaces.web.server import make_app
 
-    token = read_token(os.environ, token_env) if token_env is not None else None
     with listen(host, port) as bound:
         is_local = is_loopback(bound)
-        if not is_local and token is None:
-            token = make_token()
-        app = make_app(load(), limits, hosts=LOOPBACK | {host.lower()} if is_local else None, token=token)
-        bound.listen()  # connections made before the server is ready wait
+        value = token.value if token is not None else (None if is_local else make_token())
+        app = make_app(load(), limits, hosts=list_hosts(host, is_local), token=value)
+        address = format_address(host, bound.getsockname()[1], value, token.source if token is not None else None)
         if not is_local:
-            typer.echo(WARNING, err=True)
-        address = format_address(host, bound.getsockname()[1], token, token_env)
-        typer.echo(f"becausal: open {address}; press Ctrl-C to stop")
-        with suppress(KeyboardInterrupt):
-            make_server(app).run(sockets=[bound])
+            typer.echo(WARNING.format("page"), err=True)
+        run_server(app, bound, f"open {address}")
 
 
-def format_address(host: str, port: int, token: str | None, token_env: str | None) -> str:
-    """What to open; an unspecified address (0.0.0.0 or ::) is replaced by the name of this machine."""
-    name = socket.gethostname() if host in ("0.0.0.0", "::") else host
-    address = f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
-    if token_env is not None:
-        return f"{address} in a browser and enter the token in {token_env}"
+def run_api(
+    load: "Callable[[], dict[str, Classifier]]", limits: "Limits", host: str, port: int, token: GivenToken | None
+) -> None:
+    """Serve the API until Ctrl-C is pressed; raises OptionError if other machines could reach it without a token."""
+    from becausal.interfaces.http.app import make_api
+    from becausal.interfaces.web.listening import is_loopback, listen
+
+    with listen(host, port) as bound:
+        is_local = is_loopback(bound)
+        if token is None and not is_local:
+            raise OptionError(
+                f"other machines can reach the API on {host}, so it needs a token: set {TOKEN_VARIABLE}, or use --token-env "
+                "or --token-file"
+            )
+        value = token.value if token is not None else None
+        app = make_api(load(), limits, hosts=list_hosts(host, is_local), token=value)
+        if not is_local:
+            typer.echo(WARNING.format("API"), err=True)
+        address = join_address(host, bound.getsockname()[1])
+        needed = f" with the token in {token.source}" if token is not None else ""
+        seconds = math.ceil(limits.grace_seconds) + CLOSING_SECONDS
+        run_server(app, bound, f"the API is at {address}{needed}, described at {address}/docs", shutdown_seconds=seconds)
+
+
+def run_server(app: "Guard", bound: socket.socket, announcement: str, *, shutdown_seconds: int = 1) -> None:
+    """Serve until Ctrl-C is pressed or the process is asked to end."""
+    from becausal.interfaces.web.listening import make_server
+
+    bound.listen()  # connections made before the server is ready wait
+    typer.echo(f"becausal: {announcement}; press Ctrl-C to stop")
+    with suppress(KeyboardInterrupt), _ending_like_ctrl_c():
+        make_server(app, shutdown_seconds=shutdown_seconds).run(sockets=[bound])
+
+
+@contextmanager
+def _ending_like_ctrl_c() -> Iterator[None]:
+    """SIGTERM ends the server as Ctrl-C does, with exit status 0: uvicorn raises the signal again once it has shut down."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def list_hosts(host: str, is_local: bool) -> frozenset[str] | None:
+    """The host names that are accepted; None for any, where a token is needed anyway."""
+    from becausal.interfaces.web.listening import LOOPBACK
+
+    return LOOPBACK | {host.lower()} if is_local else None
+
+
+def format_address(host: str, port: int, token: str | None, source: str | None) -> str:
+    """What to open in a browser. source: the variable or file with the token; None if the token is to be printed."""
+    address = join_address(host, port)
+    if source is not None:
+        return f"{address} in a browser and enter the token in {source}"
     return f"{address}{f'/?token={token}' if token else ''} in a browser"
+
+
+def join_address(host: str, port: int) -> str:
+    """The address of the server; an unspecified one (0.0.0.0 or ::) is replaced by the name of this machine."""
+    name = socket.gethostname() if host in ("0.0.0.0", "::") else host
+    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 
 def _check_minimum(flag: str, value: int, minimum: int) -> None:
@@ -116,7 +213,7 @@ def _check_minimum(flag: str, value: int, minimum: int) -> None:
 
 
 def load_models(specs: list[str], loading: Loading) -> "dict[str, Classifier]":
-    """Load the models, by the name the page shows, in the given order; the bundled model is last unless it was given.
+    """Load the models, by the name clients use, in the given order; the bundled model is last unless it was given.
 
     loading: options of the given models; of these, the bundled one gets threads and batch size only.
     """
@@ -135,7 +232,7 @@ def load_models(specs: list[str], loading: Loading) -> "dict[str, Classifier]":
 
 
 def name_model(spec: str, taken: "dict[str, Classifier]") -> str:
-    """A unique name for a model on the page: its spec without folders, which clients should not see."""
+    """A unique name for a model: its spec without folders, which clients should not see."""
     kind, colon, target = spec.partition(":")
     last = spec.rpartition("/")[2] if not colon else f"{kind}:{target.rpartition('/')[2]}"
     name, number = last, 2

@@ -51,9 +51,10 @@ class Connection:
 
 
 class Connections:
-    """All open connections, oldest first."""
+    """All open connections, oldest first. is_closing: the server is shutting down; what is under way may be completed."""
 
     def __init__(self, limits: Limits) -> None:
+        self.is_closing = False
         self._limits = limits
         self._open: dict[Client, Connection] = {}
 

@@ -1,49 +1,48 @@
-"""ASGI middleware that lets only the page's own requests through to gradio, with a token where one is needed, in limits.
+"""ASGI middleware in front of every server: host names, the token, limits, and headers for browsers.
 
-gradio can serve files, take uploads and fetch URLs. The page needs none of that: a request that is not listed here gets a
-404. Events may carry plain values only, so none of them can name a file.
+What a server accepts is said by its `Rules`: of the page in `page_rules`, of the API in `becausal.interfaces.http.rules`.
 """
 
 import asyncio
 import json
-import re
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+from urllib.parse import urlsplit
 
-from becausal.interfaces.web.access import SIGNED_IN, TOKEN_NEEDED, Access
 from becausal.interfaces.web.connections import Client, Connections, IncomingUpload, IncomingUploads, TooMany
 from becausal.interfaces.web.limits import Limits
-from becausal.interfaces.web.streams import Streams
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Header = tuple[bytes, bytes]
 
-EVENT_PATH, STREAM_PATH, UPLOAD_PATH = "/gradio_api/queue/join", "/gradio_api/queue/data", "/image"
-GET_PATHS = re.compile(
-    r"/|/config|/theme\.css|/favicon\.ico|/robots\.txt|/(assets|static|svelte)/[\w./-]+|/(download|shown)/[\w-]{20,64}"
-    r"|/gradio_api/(theme\.css|startup-events|app_id|queue/data|heartbeat/[\w-]{6,64})",
-    re.ASCII,
-)
-POST_PATHS = (EVENT_PATH, UPLOAD_PATH)
-SESSION_ID = re.compile(r"[\w-]{6,64}", re.ASCII)
-MAX_CHARACTERS = 200  # of a value in an event
-MAX_VALUES = 16
+RELEASE = "becausal.release_upload"  # key of the scope: a function for the app to call when it has checked an upload
 
-HEADERS = (
-    (
-        b"content-security-policy",
-        b"default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
-        b"img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; worker-src 'self' blob:; "
-        b"object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'",
-    ),
+BROWSER_HEADERS: tuple[Header, ...] = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"x-frame-options", b"DENY"),
 )
+
+
+@dataclass(frozen=True)
+class GuardReply:
+    """A short response of the guard itself."""
+
+    status: int
+    text: str
+    headers: tuple[Header, ...] = ()
+    media_type: bytes = b"text/html; charset=utf-8"
+
+    @staticmethod
+    def error(status: int, reason: str, *headers: Header) -> "GuardReply":
+        """A response that says in one sentence what is wrong."""
+        return GuardReply(status, json.dumps({"error": reason}), headers, b"application/json")
 
 
 class RequestRejected(Exception):
@@ -55,12 +54,32 @@ class RequestRejected(Exception):
         self.reason = reason
 
 
+class Rules(Protocol):
+    """What a server accepts, and from whom."""
+
+    @property
+    def headers(self) -> tuple[Header, ...]:
+        """Headers of every response."""
+
+    def ask_for_token(self, scope: Scope) -> GuardReply | None:
+        """The response to a request without the token; None if the request may go on."""
+
+    def check(self, scope: Scope) -> None:
+        """Raise RequestRejected for a request that the server does not offer."""
+
+    def upload_limit(self, scope: Scope) -> int | None:
+        """Maximum size of a body that counts as an upload; None for a body of another kind."""
+
+    def rewrite(self, scope: Scope, body: bytes) -> bytes:
+        """A body that is not an upload as the app gets it. Raises RequestRejected."""
+
+
 class Guard:
     """Checks every request before the app sees it.
 
     hosts: accepted host names, without a port; None for any. On loopback they prevent DNS rebinding: a page of another
-    site whose name was made to point here cannot talk to this server. token: needed by every request; None for no token.
-    connections: of the server, for its protocol. streams: who follows the events of a session.
+    site whose name was made to point here cannot talk to this server. connections: of the server, for its protocol.
+    observe: called with the scope and the status of every response.
     """
 
     def __init__(
@@ -69,22 +88,23 @@ class Guard:
         *,
         limits: Limits,
         hosts: frozenset[str] | None,
-        token: str | None = None,
-        streams: Streams | None = None,
+        rules: Rules,
+        connections: Connections | None = None,
+        observe: Callable[[Scope, int], None] | None = None,
     ) -> None:
-        self.connections = Connections(limits)
+        self.connections = connections if connections is not None else Connections(limits)
         self._app = app
         self._limits = limits
         self._hosts = hosts
-        self._access = Access(token) if token is not None else None
+        self._rules = rules
+        self._observe = observe
         self._uploads = IncomingUploads(limits)
-        self._streams = streams or Streams()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        if scope["type"] != "http":  # the page uses no websockets
+        if scope["type"] != "http":  # no server uses websockets
             await send({"type": "websocket.close", "code": 1008})
             return
         client: Client = scope.get("client") or ("", 0)
@@ -98,42 +118,37 @@ class Guard:
         """Pass the request on, or answer it with an error."""
         try:
             self._check_host(scope)
-            if self._access is not None and not self._access.is_signed_in(scope):
-                await _send_sign_in(scope, send, self._access.sign_in(scope))
+            if (reply := self._rules.ask_for_token(scope)) is not None:
+                await _send_reply(send, reply)
                 return
-            self._check(scope)
+            self._rules.check(scope)
             if scope["method"] != "POST":
-                await self._pass_on(scope, receive, send)
-            elif scope["path"] == UPLOAD_PATH:
-                await self._receive_upload(scope, receive, send)
+                await self._app(scope, receive, send)
+            elif (limit := self._rules.upload_limit(scope)) is not None:
+                await self._receive_upload(scope, receive, send, limit)
             else:
                 async with asyncio.timeout(self._limits.body_seconds):
-                    body = rewrite_event(scope, await self._read_body(scope, receive))
+                    body = await self._read_body(scope, receive, self._limits.body_bytes)
+                body = self._rules.rewrite(scope, body)
                 await self._app(scope, _replay(body, receive), send)
         except RequestRejected as rejected:
-            await _send_error(send, rejected.status, rejected.reason)
+            await _send_reply(send, GuardReply.error(rejected.status, rejected.reason))
         except TimeoutError:
-            await _send_error(send, 408, "timed out while receiving the request")
+            # The rest of the request is not wanted.
+            closing = (b"connection", b"close")
+            await _send_reply(send, GuardReply.error(408, "timed out while receiving the request", closing))
         except TooMany:
-            await _send_error(send, 503, "too many uploads at once: try again in a minute")
+            await _send_reply(send, GuardReply.error(503, "too many uploads at once: try again in a minute"))
 
-    async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request without a body on; a stream of events is registered while it lasts."""
-        if scope["path"] != STREAM_PATH:
-            await self._app(scope, receive, send)
-            return
-        query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=20)
-        async with self._streams.follow(query.get("session_hash", [""])[0], send) as watched_send:
-            await self._app(scope, receive, watched_send)
-
-    async def _receive_upload(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Receive an upload and pass it on; it counts until it has been checked."""
+    async def _receive_upload(self, scope: Scope, receive: Receive, send: Send, limit: int) -> None:
+        """Receive an upload and pass it on; it counts until the app has answered, or has called `scope[RELEASE]`."""
         upload = None
         try:
             async with asyncio.timeout(self._limits.body_seconds) as deadline:
                 upload = self._uploads.admit((scope.get("client") or ("",))[0], deadline)
-                body = await self._read_body(scope, receive, upload)
+                body = await self._read_body(scope, receive, limit, upload)
             upload.deadline = None
+            scope[RELEASE] = partial(self._uploads.remove, upload)
             await self._app(scope, _replay(body, receive), send)
         finally:
             if upload is not None:
@@ -145,7 +160,9 @@ class Guard:
 
         async def wrapped(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *HEADERS]
+                message["headers"] = [*message.get("headers", ()), *self._rules.headers]
+                if self._observe is not None:
+                    self._observe(scope, message["status"])
             await self.connections.watch_send(client, send(message))
 
         return wrapped
@@ -156,24 +173,9 @@ class Guard:
         if self._hosts is not None and strip_port(host) not in self._hosts:
             raise RequestRejected(421, "unknown host name")
 
-    def _check(self, scope: Scope) -> None:
-        """Reject what the page does not request."""
-        headers = dict(scope["headers"])
-        path, method = scope["path"], scope["method"]
-        if method in ("GET", "HEAD"):
-            if not GET_PATHS.fullmatch(path) or ".." in path or b"deep_link" in scope["query_string"]:
-                raise RequestRejected(404, "not found")
-        elif method == "POST" and path in POST_PATHS:
-            origin, host = headers.get(b"origin"), headers.get(b"host", b"").decode("latin-1")
-            if origin is not None and urlsplit(origin.decode("latin-1")).netloc != host:
-                raise RequestRejected(403, "requests from other sites are not allowed")
-        else:
-            raise RequestRejected(404 if method == "POST" else 405, "not found")
-
-    async def _read_body(self, scope: Scope, receive: Receive, upload: IncomingUpload | None = None) -> bytes:
+    async def _read_body(self, scope: Scope, receive: Receive, limit: int, upload: IncomingUpload | None = None) -> bytes:
         """The body, within its size limit."""
-        limit = self._limits.upload_bytes if scope["path"] == UPLOAD_PATH else self._limits.body_bytes
-        too_large = RequestRejected(413, f"too large: the limit is {limit / 1e6:g} MB")
+        too_large = RequestRejected(413, f"too large: the limit is {limit / 1e6:.3g} MB")
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if not declared.isdigit() or int(declared) > limit:
             raise too_large if declared.isdigit() else RequestRejected(400, "Content-Length is not a number")
@@ -198,78 +200,31 @@ def strip_port(host: str) -> str:
     return host.partition("]")[0].lstrip("[").lower() if host.startswith("[") else host.partition(":")[0].lower()
 
 
-def rewrite_event(scope: Scope, body: bytes) -> bytes:
-    """The body of an event with its allowed values only; the headers are adapted."""
-    body = json.dumps(parse_event(body)).encode()
-    scope["headers"] = [(k, v) for k, v in scope["headers"] if k not in (b"content-length", b"content-type")]
-    scope["headers"] += [(b"content-length", str(len(body)).encode()), (b"content-type", b"application/json")]
-    return body
-
-
-def parse_event(body: bytes) -> dict[str, Any]:
-    """A gradio event, reduced to the fields the page uses; raises RequestRejected if it has other than plain values."""
-    try:
-        event = json.loads(body)
-    except (ValueError, RecursionError):
-        raise RequestRejected(400, "the request is not valid JSON") from None
-    if not isinstance(event, dict):
-        raise RequestRejected(400, "an event must be a JSON object")
-    session, number = event.get("session_hash"), event.get("fn_index")
-    if not isinstance(session, str) or not SESSION_ID.fullmatch(session):
-        raise RequestRejected(400, "session_hash is missing or invalid")
-    if type(number) is not int or not 0 <= number < 1000:
-        raise RequestRejected(400, "fn_index is missing or invalid")
-    data, extra, trigger = event.get("data"), event.get("event_data"), event.get("trigger_id")
-    if not isinstance(data, list) or not are_plain(data):
-        raise RequestRejected(400, "data must be a short list of plain values")
-    if extra is not None and (not isinstance(extra, dict) or not are_plain(extra) or not are_plain(extra.values())):
-        raise RequestRejected(400, "event_data must hold a few plain values")
-    kept = {"session_hash": session, "fn_index": number, "data": data, "event_data": extra}
-    return kept | ({"trigger_id": trigger} if type(trigger) is int else {})
-
-
-def are_plain(values: Collection[Any]) -> bool:
-    """Whether these are a few values, each None, a boolean, a number or a short text."""
-    return len(values) <= MAX_VALUES and all(
-        value is None or isinstance(value, (bool, int, float)) or (isinstance(value, str) and len(value) <= MAX_CHARACTERS)
-        for value in values
-    )
+def check_origin(scope: Scope) -> None:
+    """Reject a request that a page of another site has made."""
+    headers = dict(scope["headers"])
+    origin, host = headers.get(b"origin"), headers.get(b"host", b"").decode("latin-1")
+    if origin is not None and urlsplit(origin.decode("latin-1")).netloc != host:
+        raise RequestRejected(403, "requests from other sites are not allowed")
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
     """A `receive` that gives the whole body, then the messages after it (the client's disconnect)."""
-    was_given = False
+    given: list[bytes] = [body]
+    del body  # it is not kept once it was given
 
     async def replayed() -> Message:
-        nonlocal was_given
-        if was_given:
-            return await receive()
-        was_given = True
-        return {"type": "http.request", "body": body, "more_body": False}
+        return {"type": "http.request", "body": given.pop(), "more_body": False} if given else await receive()
 
     return replayed
 
 
-async def _send_sign_in(scope: Scope, send: Send, cookie: bytes | None) -> None:
-    """Set the cookie of a client that has the token, or ask for the token."""
-    if cookie is not None:
-        await _send_reply(send, 200, SIGNED_IN, (b"set-cookie", cookie))
-    elif scope["path"] == "/" and scope["method"] == "GET":
-        await _send_reply(send, 401, TOKEN_NEEDED)
-    else:
-        await _send_error(send, 401, "the token is missing or wrong: open the address that becausal serve has printed")
-
-
-async def _send_error(send: Send, status: int, reason: str) -> None:
-    await _send_reply(send, status, json.dumps({"error": reason}), media_type=b"application/json")
-
-
-async def _send_reply(
-    send: Send, status: int, text: str, *headers: tuple[bytes, bytes], media_type: bytes = b"text/html; charset=utf-8"
-) -> None:
-    """A short response; after a timeout the connection is closed, since the rest of the request is not wanted."""
-    body = text.encode()
-    lines = [(b"content-type", media_type), (b"content-length", str(len(body)).encode()), (b"cache-control", b"no-store")]
-    closing = [(b"connection", b"close")] if status == 408 else []
-    await send({"type": "http.response.start", "status": status, "headers": [*lines, *closing, *headers]})
+async def _send_reply(send: Send, reply: GuardReply) -> None:
+    body = reply.text.encode()
+    lines = [
+        (b"content-type", reply.media_type),
+        (b"content-length", str(len(body)).encode()),
+        (b"cache-control", b"no-store"),
+    ]
+    await send({"type": "http.response.start", "status": reply.status, "headers": [*lines, *reply.headers]})
     await send({"type": "http.response.body", "body": body})

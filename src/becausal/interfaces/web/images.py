@@ -93,7 +93,7 @@ def _first_frame(opened: "ImageFile", name: str) -> tuple["Image.Image", tuple[s
     if opened.format not in COUNTED_FORMATS:
         return opened, ()
     try:
-        notes = ("animated: first frame only",) if getattr(opened, "is_animated", False) else ()
+        notes = ("several frames: first frame used",) if getattr(opened, "is_animated", False) else ()
         opened.seek(0)
         frame = opened.copy()
         orientation = opened.getexif().get(ORIENTATION, 1)

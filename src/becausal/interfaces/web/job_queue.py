@@ -42,6 +42,10 @@ class JobProgress:
     depth: NDArray[np.float32] | None = None
 
 
+class QueueFull(InputError):
+    """So many jobs are waiting that one more is refused."""
+
+
 class BackgroundJob(Generic[T]):
     """One search of one client."""
 
@@ -50,6 +54,7 @@ class BackgroundJob(Generic[T]):
         self.progress = JobProgress()
         self.result: T | None = None
         self.error = ""
+        self.failure: type[Exception] | None = None  # the kind of the error; None where the job was stopped
         self.ahead = 0  # jobs before this one in the queue; set by the queue
         self.ended = threading.Event()
         self.is_stopping = False
@@ -90,11 +95,11 @@ class BackgroundJob(Generic[T]):
         except KeyboardInterrupt:
             self._fail(STOPPED)
         except BecausalError as error:
-            self._fail(one_line(error))
-        except MemoryError:
-            self._fail("not enough memory")
+            self._fail(one_line(error), error)
+        except MemoryError as error:
+            self._fail("not enough memory", error)
         except Exception as error:  # an error in a library must not end the server
-            self._fail(f"unexpected {type(error).__name__}: {one_line(error, 200)}")
+            self._fail(f"unexpected {type(error).__name__}: {one_line(error, 200)}", error)
         finally:
             self.progress = JobProgress(self.progress.updates, self.progress.calls)
             self.ended.set()
@@ -111,8 +116,9 @@ class BackgroundJob(Generic[T]):
         self._fail(STOPPED)
         self.ended.set()
 
-    def _fail(self, message: str) -> None:
+    def _fail(self, message: str, failure: Exception | None = None) -> None:
         self.error = message
+        self.failure = type(failure) if failure is not None else None
         self.state = "failed"
 
     def _must_stop(self) -> bool:
@@ -146,13 +152,20 @@ class JobQueue:
         self._waiting: list[BackgroundJob[object]] = []
         self._running: list[BackgroundJob[object]] = []
 
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """How many jobs are waiting, and how many are running."""
+        with self._lock:
+            self._count_ahead()
+            return len(self._waiting), len(self._running)
+
     def submit(self, function: JobFunction[T]) -> BackgroundJob[T]:
-        """Append a job; raises InputError if the queue is full."""
+        """Append a job; raises QueueFull if the queue is full."""
         job: BackgroundJob[T] = BackgroundJob(function, self.limits)
         with self._lock:
             self._count_ahead()
             if len(self._waiting) >= self.limits.waiting:
-                raise InputError(f"the queue is full ({len(self._waiting)} searches are waiting): try again in a minute")
+                raise QueueFull(f"the queue is full ({len(self._waiting)} searches are waiting): try again in a minute")
             self._waiting.append(job)  # type: ignore[arg-type]
             self._count_ahead()
         self._pool.submit(self._run_next)

@@ -1,4 +1,4 @@
-"""How much clients of the page may use."""
+"""How much clients of the page and of the API may use."""
 
 from dataclasses import dataclass
 
@@ -26,10 +26,11 @@ class Limits:
         max_calls: Model calls of a search.
         seconds: Duration of a search; then the best result so far is kept.
         unwatched_seconds: Time after which a search that no client follows is stopped.
-        sessions: Sessions that are kept.
-        held_bytes: Size of what is kept for all sessions: image files, results, images shown on the page.
-        idle_seconds: Time after which an unused session is dropped.
+        sessions: Sessions of the page, or finished jobs of the API, that are kept.
+        held_bytes: Size of what is kept for all of them: image files, results, images shown on the page.
+        idle_seconds: Time after which one of them is dropped if it is not used.
         closed_seconds: The same for a session whose tab was closed.
+        grace_seconds: Time that searches have to finish when the API is shut down; then the best result so far is sent.
     """
 
     upload_bytes: int = 10_000_000
@@ -54,3 +55,4 @@ class Limits:
     held_bytes: int = 500_000_000
     idle_seconds: float = 1_800.0
     closed_seconds: float = 120.0
+    grace_seconds: float = 5.0

@@ -54,9 +54,9 @@ class SearchSnapshot:
         visible, depth = self.visible[::step, ::step], self.depth[::step, ::step]
         h, w = visible.shape
         image = as_rgb(self.view[::step, ::step], *value_range(self.view))
-        level = depth.astype(np.float64) / max(float(self.depth.max()), 1e-12)
+        heat = depth.astype(np.float64) / max(float(self.depth.max()), 1e-12)
         scale = min(2, choose_scale((h, w)))
-        sheet = Sheet(image, image, visible, level, np.ones((h, w), bool), (), scale)
+        sheet = Sheet(image, image, visible, heat, np.ones((h, w), bool), (), scale)
         return {
             "explanation": array_uri(paint_explanation(sheet)),
             "map": array_uri(paint_map(sheet)),

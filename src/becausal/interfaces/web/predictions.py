@@ -1,11 +1,12 @@
 """Model evaluations for the page outside of a search: top labels, the slider along the ranking, proof for a pixel."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from becausal.api.explanation import Explanation
+from becausal.core.checks import Level
 from becausal.core.contracts import Classifier, Pixels, Visible
 from becausal.core.explanation import Why
 from becausal.core.extract import prefix, ranking
@@ -44,12 +45,18 @@ class RankingStep:
 class RankingSteps:
     """The ranking in a few steps, from its first pixels to the whole view.
 
-    entry: (*grid,) step at which each pixel appears. start: step that shows exactly the explanation.
+    entry: (*grid,) step at which each pixel appears. stops: for each level of the explanation, the step that shows exactly
+    its pixels.
     """
 
     steps: tuple[RankingStep, ...]
     entry: NDArray[np.uint8]
-    start: int
+    stops: tuple[int, ...]
+
+    @property
+    def start(self) -> int:
+        """The step that shows exactly the explanation."""
+        return self.stops[-1]
 
 
 @dataclass(frozen=True)
@@ -76,10 +83,15 @@ def predict_top_labels(image: InputImage, classifier: Classifier, count: int = 5
     return tuple((int(i), info.name_of(int(i)), float(scores[i])) for i in order)
 
 
-def predict_masked(explanation: Explanation, classifier: Classifier, visible: Visible) -> list[Prediction]:
-    """The predictions for (n, *grid) masks under the explanation's first fill."""
+def predict_masked(
+    explanation: Explanation, classifier: Classifier, visible: Visible, level: Level | None = None
+) -> list[Prediction]:
+    """The predictions for (n, *grid) masks under the explanation's first fill; `holds` is about a level, or the last one."""
     scores = Engine(classifier).evaluate(explanation.view, explanation.backgrounds[0], visible)
-    judged = explanation.target.judge(scores)
+    target = explanation.target
+    if level is not None and len(explanation.levels) > 1:
+        target = replace(target, floor=level.share * explanation.confidence)
+    judged = target.judge(scores)
     labels = scores.argmax(axis=1) if scores.ndim == 2 else scores
     own = scores.max(axis=1) if scores.ndim == 2 else np.full(len(scores), np.nan)
     return [
@@ -89,26 +101,28 @@ def predict_masked(explanation: Explanation, classifier: Classifier, visible: Vi
 
 
 def predict_ranking(explanation: Explanation, classifier: Classifier) -> RankingSteps:
-    """Predictions for growing sets, in finer steps where they are small: first the explanation, then the map's order."""
+    """Predictions for growing sets, in finer steps where they are small: the levels one by one, then the map's order."""
     grid, total = explanation.visible.shape, explanation.visible.size
     offset = np.ptp(explanation.responsibility) + 1
-    saliency = explanation.responsibility + offset * explanation.visible
+    sizes = [max(1, level.pixels) for level in explanation.levels]
+    saliency = explanation.responsibility + offset * np.sum([level.visible for level in explanation.levels], axis=0)
     order = ranking(saliency, np.random.default_rng(explanation.origin.seed))
     counts = np.geomspace(max(1, total // 1000), total, SLIDER_STEPS).round().astype(int)
-    counts = np.unique(np.append(counts, max(1, explanation.pixels)))
+    counts = np.unique([*counts, *sizes])
     entry = np.zeros(total, np.uint8)
     entry[order] = np.searchsorted(counts, np.arange(total), side="right")
     visible = np.stack([prefix(order, int(count), grid) for count in counts])
-    predictions = predict_masked(explanation, classifier, visible)
+    predictions = predict_masked(explanation, classifier, visible, explanation.levels[0])
     steps = tuple(RankingStep(int(n), int(n) / total, made) for n, made in zip(counts, predictions, strict=True))
-    return RankingSteps(steps, entry.reshape(grid), int(np.searchsorted(counts, explanation.pixels)))
+    return RankingSteps(steps, entry.reshape(grid), tuple(int(stop) for stop in np.searchsorted(counts, sizes)))
 
 
 def find_witness(explanation: Explanation, classifier: Classifier, row: int, column: int) -> Witness:
     """Why this pixel is part of the explanation; raises OptionError for a pixel outside of the view."""
     why = explanation.why(row, column)
+    level = next((level for level in explanation.levels if level.visible[row, column]), explanation.level)
     if why.cell is None:
-        return Witness(why, predict_masked(explanation, classifier, explanation.visible[None])[0], None)
-    both = np.stack([explanation.visible, explanation.visible & ~why.cell])
-    shown, without = predict_masked(explanation, classifier, both)
+        return Witness(why, predict_masked(explanation, classifier, level.visible[None], level)[0], None)
+    both = np.stack([level.visible, level.visible & ~why.cell])
+    shown, without = predict_masked(explanation, classifier, both, level)
     return Witness(why, shown, without)

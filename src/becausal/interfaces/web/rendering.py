@@ -9,18 +9,19 @@ from becausal.render.wording import format_confidence, format_share
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+PACKAGE = "becausal.interfaces.web"
 NBSP = "\N{NO-BREAK SPACE}"
 
 
-def render(template: str, **values: Any) -> str:
-    """Render `templates/<template>.html`; all values are escaped, and an undefined name is an error."""
-    return _environment().get_template(f"{template}.html").render(values)
+def render(template: str, *, package: str = PACKAGE, **values: Any) -> str:
+    """Render `templates/<template>.html` of a package; all values are escaped, and an undefined name is an error."""
+    return _environment(package).get_template(f"{template}.html").render(values)
 
 
 @cache
 def read_static(name: str) -> str:
     """The text of a file in `static/`."""
-    return (files("becausal.interfaces.web") / "static" / name).read_text(encoding="utf-8")
+    return (files(PACKAGE) / "static" / name).read_text(encoding="utf-8")
 
 
 def format_share_nbsp(share: float) -> str:
@@ -29,11 +30,11 @@ def format_share_nbsp(share: float) -> str:
 
 
 @cache
-def _environment() -> "Environment":
+def _environment(package: str) -> "Environment":
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("becausal.interfaces.web"),
+        loader=PackageLoader(package),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

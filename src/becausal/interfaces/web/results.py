@@ -12,16 +12,19 @@ from becausal.api.explanation import Explanation
 from becausal.core.comparison import Comparison
 from becausal.core.contracts import Pixels, Visible
 from becausal.core.explanation import ExplanationRecord
+from becausal.core.frames import Frame
 from becausal.interfaces.web.images import encode_png, encode_shown
 from becausal.interfaces.web.predictions import RankingSteps, Witness
 from becausal.interfaces.web.rendering import NBSP, format_share_nbsp, render
 from becausal.interfaces.web.sessions import Publish, embed
-from becausal.render.comparison import COLUMNS, clip_map, format_row
-from becausal.render.painting import COLOURS, colour_stops, paint_explanation, paint_map
-from becausal.render.sheets import as_rgb, lay_out, value_range
+from becausal.render.comparison import COLUMNS, clip_map, describe_sizes, format_row
+from becausal.render.painting import COLOURS, colour_stops, line_of, paint_explanation, paint_map
+from becausal.render.sheets import as_rgb, lay_out, lay_out_original, value_range
 from becausal.render.wording import (
     describe_checks,
     describe_extent,
+    describe_pieces,
+    describe_purpose,
     describe_stop,
     format_confidence,
     format_count,
@@ -46,8 +49,10 @@ def render_explanation(explanation: Explanation, token: str, publish: Publish = 
         pieces=format_count(explanation.pieces, "piece"),
         pixel_attributes=_pixel_attributes(explanation),
         colour_stops=colour_stops(),
+        levels=_describe_levels(explanation),
         figures=[
             ("size", format_share_nbsp(explanation.size)),
+            ("pixels", f"{explanation.pixels:,}"),
             ("pieces", f"{explanation.pieces:,}"),
             ("confidence alone", format_confidence(explanation.checks.confidence) or "unknown"),
             ("model calls", f"{explanation.calls:,}"),
@@ -57,6 +62,22 @@ def render_explanation(explanation: Explanation, token: str, publish: Publish = 
     )
 
 
+def _describe_levels(explanation: Explanation) -> list[dict[str, str]]:
+    """Each level, the largest first: its line, its numbers and what it is enough for."""
+    count = len(explanation.levels)
+    return [
+        {
+            "name": level.name,
+            "purpose": describe_purpose(level).replace(" %", f"{NBSP}%"),
+            "colour": line_of(number, count).colour,
+            "size": format_share_nbsp(level.size),
+            "pieces": describe_pieces(level),
+            "confidence": format_confidence(level.checks.confidence) or "unknown",
+        }
+        for number, level in reversed(list(enumerate(explanation.levels)))
+    ]
+
+
 def summarise(explanation: Explanation) -> dict[str, Any]:
     """The result for programs that read the page."""
     return {
@@ -64,7 +85,9 @@ def summarise(explanation: Explanation) -> dict[str, Any]:
         "image_sha256": explanation.origin.image_sha256,
         "label": explanation.label,
         "method": explanation.origin.method,
+        "level": explanation.level.name,
         "pixels": explanation.pixels,
+        "levels": {level.name: level.pixels for level in explanation.levels},
         "calls": explanation.calls,
         "stopped_by": explanation.stopped_by,
         "visible_sha256": sha256(np.packbits(explanation.visible).tobytes()).hexdigest(),
@@ -107,7 +130,7 @@ def render_comparison(comparison: Comparison, token: str, publish: Publish = emb
         else {
             "name": row.method,
             "error": None,
-            "size": row.explanation.size,
+            "size": describe_sizes(row.explanation).replace(" %", f"{NBSP}%"),
             "images": _publish_images(row.explanation, publish),
         }
         for row in comparison.rows
@@ -141,7 +164,10 @@ def render_ranking(explanation: Explanation, ranking: RankingSteps, publish: Pub
         height=height,
         points=" ".join(f"{100 * i / last:.2f},{30 * (1 - value):.2f}" for i, value in enumerate(heights)),
         last=last,
-        start_percent=f"{100 * ranking.start / last:.2f}",
+        stops=[
+            {"step": stop, "name": level.name, "purpose": describe_purpose(level), "percent": f"{100 * stop / last:.2f}"}
+            for stop, level in zip(ranking.stops, explanation.levels, strict=True)
+        ],
         dip=format_confidence(lowest) if heights[ranking.start] - lowest > VISIBLE_DIP else "",
         start=ranking.start,
         data_uris=[
@@ -193,7 +219,7 @@ def crop_square(visible: Visible, row: int, column: int) -> tuple[int, int, int]
 
 def _publish_images(explanation: ExplanationRecord, publish: Publish) -> dict[str, str]:
     """URLs of the explanation and its map; maps of other methods are clipped, since most have a few extreme values."""
-    sheet = lay_out(explanation if explanation.origin.method == "causal" else clip_map(explanation))
+    sheet = lay_out_original(explanation if explanation.origin.method == "causal" else clip_map(explanation))
     return {
         "explanation": publish(*encode_shown(paint_explanation(sheet))),
         "map": publish(*encode_shown(paint_map(sheet))),
@@ -201,8 +227,10 @@ def _publish_images(explanation: ExplanationRecord, publish: Publish) -> dict[st
 
 
 def _pixel_attributes(explanation: Explanation) -> dict[str, Any]:
-    """HTML attributes of the image on which pixels are selected."""
+    """HTML attributes of the image on which pixels are selected. data-view: where the view lies on it, as shares of it."""
     (rows, columns), (row, column) = explanation.visible.shape, central_pixel(explanation)
+    frame = Frame.identity(explanation.visible.shape) if explanation.original is None else explanation.frame
+    places = [(f / o, g * s / o) for f, g, s, o in zip(frame.offset, frame.grid, frame.scale, frame.original, strict=True)]
     return {
         "class": "bc-pixels",
         "tabindex": 0,
@@ -214,4 +242,5 @@ def _pixel_attributes(explanation: Explanation) -> dict[str, Any]:
         "data-row": row,
         "data-column": column,
         "data-step": explanation.checks.minimal_grain or 1,
+        "data-view": " ".join(f"{number:.6f}" for place in places for number in place),  # top, height, left, width
     }

@@ -1,16 +1,12 @@
 """The server: gradio's app with two routes of our own, uploads and downloads, behind the guard."""
 
 import asyncio
-import ctypes
-import logging
 import os
 import re
-import socket
 import tempfile
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from io import BytesIO
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import ZIP_DEFLATED, ZipFile
@@ -20,11 +16,13 @@ from becausal.api.explanation import Explanation
 from becausal.core.comparison import Comparison
 from becausal.core.contracts import Classifier
 from becausal.core.errors import BecausalError, InputError, MissingExtraError
-from becausal.interfaces.web.connections import KEEP_ALIVE_SECONDS, Connections, group_address
-from becausal.interfaces.web.guard import UPLOAD_PATH, Guard
+from becausal.interfaces.web.connections import group_address
+from becausal.interfaces.web.guard import Guard
 from becausal.interfaces.web.images import Upload, clean_name, make_examples
 from becausal.interfaces.web.job_queue import JobQueue
 from becausal.interfaces.web.limits import Limits
+from becausal.interfaces.web.listening import LOOPBACK, return_memory
+from becausal.interfaces.web.page_rules import UPLOAD_PATH, guard_page
 from becausal.interfaces.web.rendering import read_static
 from becausal.interfaces.web.sessions import IMAGE_FOLDER, Sessions, StoredResult
 from becausal.interfaces.web.streams import Streams
@@ -32,10 +30,8 @@ from becausal.interfaces.web.theme import make_theme
 from becausal.interfaces.web.upload_check import UploadChecks
 
 if TYPE_CHECKING:
-    import uvicorn
     from fastapi import FastAPI
 
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 CLEAN_UP_SECONDS = 20.0
 
 
@@ -89,20 +85,14 @@ def make_app(
         css=read_static("page.css"),
         head=f"<script>{read_static('page.js')}</script>",
     )
-    return Guard(api, limits=limits, hosts=hosts, token=token, streams=streams)
+    return guard_page(streams.watch(api), limits=limits, hosts=hosts, token=token)
 
 
 async def _clean_up(sessions: Sessions) -> None:
     while True:
         await asyncio.sleep(CLEAN_UP_SECONDS)
         sessions.clean_up()
-        await asyncio.to_thread(_return_memory)
-
-
-def _return_memory() -> None:
-    """Give freed memory back to the system; the C library would keep most of it for later. Only with glibc."""
-    with suppress(AttributeError, OSError, TypeError):
-        ctypes.CDLL(None).malloc_trim(0)
+        await asyncio.to_thread(return_memory)
 
 
 def _add_routes(api: "FastAPI", sessions: Sessions, checks: UploadChecks) -> None:
@@ -163,63 +153,3 @@ def pack_result(result: StoredResult) -> tuple[str, bytes]:
         for file in sorted(folder.iterdir()):
             archive.write(file, f"{folder_name}/{file.name}")
     return name, buffer.getvalue()
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A bound socket, so that a port in use is reported at once; raises InputError if that fails."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise InputError(f"cannot listen on {host}: {error.strerror or error}") from None
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-    except OSError as error:
-        bound.close()
-        reason = error.strerror or str(error)
-        raise InputError(f"cannot listen on port {port} of {host}: {reason}; choose another with --port") from None
-    return bound
-
-
-def is_loopback(bound: socket.socket) -> bool:
-    """Whether only this machine can reach a bound socket."""
-    return ip_address(bound.getsockname()[0].partition("%")[0]).is_loopback
-
-
-def limit_protocol(connections: Connections) -> "type[asyncio.Protocol]":
-    """uvicorn's HTTP protocol with these connections registered."""
-    from uvicorn.protocols.http.auto import AutoHTTPProtocol
-
-    class LimitedProtocol(AutoHTTPProtocol):  # type: ignore[misc]
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            if self.client is not None:
-                connections.add(self.client, transport)
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            if self.client is not None:
-                connections.remove(self.client)
-            super().connection_lost(exc)
-
-    return LimitedProtocol
-
-
-def make_server(app: Guard) -> "uvicorn.Server":
-    """The server of an app; `run(sockets=[…])` serves until it is interrupted."""
-    import uvicorn
-
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=1,
-        http=limit_protocol(app.connections),
-    )
-    server = uvicorn.Server(config)
-    # Every open page holds a connection; closing them on shutdown is not an error worth logging.
-    logging.getLogger("uvicorn.error").addFilter(lambda record: not server.should_exit)
-    return server

@@ -5,7 +5,11 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import parse_qs
 
+from becausal.interfaces.web.guard import App, Receive, Scope
+
+STREAM_PATH = "/gradio_api/queue/data"
 STALLED_SECONDS = 5.0  # a client that has not read its events for this time does not follow them
 
 SendFunction = Callable[[Any], Awaitable[None]]
@@ -34,6 +38,19 @@ class Streams:
             self._open[session_id].discard(stream)
             if not self._open[session_id]:
                 del self._open[session_id]
+
+    def watch(self, app: App) -> App:
+        """The app with every stream of events registered while it lasts."""
+
+        async def watched(scope: Scope, receive: Receive, send: SendFunction) -> None:
+            if scope["type"] != "http" or scope["path"] != STREAM_PATH:
+                await app(scope, receive, send)
+                return
+            query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=20)
+            async with self.follow(query.get("session_hash", [""])[0], send) as watched_send:
+                await app(scope, receive, watched_send)
+
+        return watched
 
 
 class EventStream:

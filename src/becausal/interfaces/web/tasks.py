@@ -19,8 +19,8 @@ from becausal.interfaces.web.predictions import RankingSteps, TopLabels, predict
 from becausal.interfaces.web.sessions import StoredResult
 from becausal.methods import METHODS
 
-#: Share of the confidence that the explanation must keep, by its name on the page.
-CONFIDENCE_SHARES = {"label only": 0.0, "50 % of the confidence": 0.5, "90 % of the confidence": 0.9}
+#: Share of the confidence that the explanation must keep, by its name on the page; 0.9 with the two levels inside it.
+CONFIDENCE_SHARES = {"three levels: label, half and 90 % of the confidence": 0.9, "label only": 0.0}
 #: Cells along the longest side of the view, by the level of detail on the page.
 CELL_COUNTS = {"fine": 56, "medium": 32, "coarse": 16}
 MAX_EXPLANATIONS = 4
@@ -35,7 +35,7 @@ def make_request(
     *,
     fill: str = "grey",
     label: int | None = None,
-    share: float = 0.0,
+    share: float = 0.9,
     cells: int = 32,
     max_calls: int = 2000,
     **options: Any,
@@ -61,16 +61,17 @@ def make_request(
             f"the maximum number of model calls must be between 10 and {limits.max_calls:,}, not {max_calls:,}"
         )
     output = classifier.info.output
-    request = Request(
+    several = options.get("several", 1) if options.get("method", "causal") == "causal" else 1
+    return Request(
         fills=(fill,),
         target=label,
         top=1 if output == "multilabel" else ranks[label],
-        confidence=share if share > 0 and output != "labels" else None,
+        confidence=share if several > 1 and share > 0 and output != "labels" else None,  # disjoint sets have no levels
+        smallest=share == 0,
         grain=max(1, side // cells),
         max_calls=max_calls,
-        **options,
+        **{**options, "several": several},
     )
-    return request if request.method == "causal" else replace(request, several=1)
 
 
 @cache
@@ -103,10 +104,10 @@ def find_model(models: Mapping[str, Classifier], name: str) -> Classifier:
 
 
 def check_colour_model(classifier: Classifier, spec: str) -> None:
-    """Raise OptionError for a model that does not take colour images, the only input of the page."""
+    """Raise OptionError for a model that does not take colour images, the only input of the page and the API."""
     info = classifier.info
     if (info.geometry is not None and len(info.geometry.grid) != 2) or info.channels not in (None, 3):
-        raise OptionError(f"{spec} does not take colour images; the page needs a model that does")
+        raise OptionError(f"{spec} does not take colour images; becausal serve needs a model that does")
 
 
 @dataclass(frozen=True)

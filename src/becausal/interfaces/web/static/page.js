@@ -124,6 +124,7 @@ window.becausal = (() => {
 
   // Explanation: select a pixel with the pointer, or with the arrow keys and Enter.
   const setUpExplanation = (element, trigger) => {
+    const viewOn = image => image.dataset.view.split(' ').map(Number);  // where the view lies: top, height, left, width
     const moveCursor = (image, row, column) => {
       const {rows, columns} = image.dataset;
       row = Math.min(rows - 1, Math.max(0, row));
@@ -131,8 +132,9 @@ window.becausal = (() => {
       image.dataset.row = row;
       image.dataset.column = column;
       const cursor = image.querySelector('.bc-cursor');
-      cursor.style.top = `${100 * (row + 0.5) / rows}%`;
-      cursor.style.left = `${100 * (column + 0.5) / columns}%`;
+      const [top, height, left, width] = viewOn(image);
+      cursor.style.top = `${100 * (top + height * (row + 0.5) / rows)}%`;
+      cursor.style.left = `${100 * (left + width * (column + 0.5) / columns)}%`;
       image.classList.add('bc-chosen');
       return {row, column};
     };
@@ -140,8 +142,9 @@ window.becausal = (() => {
       const image = event.target.closest('.bc-pixels');
       if (!image) return;
       const {left, top, width, height} = image.getBoundingClientRect();
-      const row = Math.floor((event.clientY - top) / height * image.dataset.rows);
-      const column = Math.floor((event.clientX - left) / width * image.dataset.columns);
+      const [viewTop, viewHeight, viewLeft, viewWidth] = viewOn(image);
+      const row = Math.floor(((event.clientY - top) / height - viewTop) / viewHeight * image.dataset.rows);
+      const column = Math.floor(((event.clientX - left) / width - viewLeft) / viewWidth * image.dataset.columns);
       trigger('select', moveCursor(image, row, column));
     });
     element.addEventListener('keydown', event => {
@@ -162,10 +165,12 @@ window.becausal = (() => {
       element.querySelector('p[role]')?.scrollIntoView({behavior: 'smooth', block: 'nearest'})));
   };
 
-  // Slider: shows the first pixels of the ranking and the recorded prediction for them; no request is made.
+  // Slider: shows the first pixels of the ranking and the recorded prediction for them; no request is made. Dragged close
+  // to a level it snaps to it; its buttons jump to the levels; the arrow keys reach every step.
   const setUpReveal = (element, trigger, watch) => {
-    let pixels = null;
+    let pixels = null, dragged = false;
     const root = () => element.querySelector('.bc-reveal');
+    const stops = node => [...node.querySelectorAll('[data-stop]')];
     const readPixels = async image => {
       await image.decode();
       const canvas = document.createElement('canvas');
@@ -194,7 +199,13 @@ window.becausal = (() => {
       const name = document.createElement('em');
       name.textContent = label;
       name.className = holds ? 'bc-yes' : 'bc-no';
-      answer.replaceChildren(`First ${share} (${count} pixels): `, name, suffix);
+      let level = '';
+      for (const button of stops(node)) {
+        const isHere = Number(button.dataset.stop) === step;
+        button.setAttribute('aria-pressed', isHere);
+        if (isHere) level = `Level ${button.textContent}: `;
+      }
+      answer.replaceChildren(`${level}${level ? 'f' : 'F'}irst ${share} (${count} pixels): `, name, suffix);
       canvas.setAttribute('aria-label', answer.textContent);
       range.setAttribute('aria-valuetext', answer.textContent);
       for (const end of ['x1', 'x2']) line.setAttribute(end, 100 * step / range.max);
@@ -206,7 +217,19 @@ window.becausal = (() => {
       pixels = await Promise.all([...node.querySelectorAll('img.bc-data')].map(readPixels));
       show();
     };
-    element.addEventListener('input', show);
+    for (const [name, value] of [['pointerdown', true], ['keydown', false]])
+      element.addEventListener(name, () => { dragged = value; });
+    element.addEventListener('input', event => {
+      const near = stops(root()).map(button => button.dataset.stop).find(stop => Math.abs(stop - event.target.value) <= 1);
+      if (dragged && near !== undefined) event.target.value = near;
+      show();
+    });
+    element.addEventListener('click', event => {
+      const button = event.target.closest('[data-stop]');
+      if (!button) return;
+      root().querySelector('input').value = button.dataset.stop;
+      show();
+    });
     watch('value', load);
     load();
   };

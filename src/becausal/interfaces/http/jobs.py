@@ -1,0 +1,158 @@
+"""The jobs of the API: submitted to the queue, waited for, kept for clients that come back, and dropped in time."""
+
+import asyncio
+import json
+import secrets
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from becausal.interfaces.http.work import Answer, ExplainWork
+from becausal.interfaces.web.connections import Connections
+from becausal.interfaces.web.guard import RequestRejected
+from becausal.interfaces.web.job_queue import BackgroundJob, JobQueue, QueueFull
+from becausal.interfaces.web.limits import Limits
+
+POLL_SECONDS = 0.05
+
+ApiJob = BackgroundJob[Answer]
+
+
+@dataclass
+class KeptJob:
+    """A job that clients know by an id. used: when one last asked for it."""
+
+    job: ApiJob
+    used: float
+
+
+class ApiJobs:
+    """All jobs. Those with a client that waits for the result are not kept; the others are found by their id."""
+
+    def __init__(self, queue: JobQueue, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+        self._queue = queue
+        self._limits = limits
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, KeptJob] = OrderedDict()  # least recently used first
+        self._uploads: list[tuple[ApiJob, int]] = []  # jobs that have not ended, with the bytes of their images
+
+    @property
+    def kept(self) -> tuple[int, int]:
+        """How many jobs are kept, and the bytes of their results."""
+        with self._lock:
+            return len(self._kept), sum(_size(kept.job) for kept in self._kept.values())
+
+    def submit(self, work: ExplainWork) -> ApiJob:
+        """Append a job to the queue. Raises QueueFull, also where the images of all jobs are too large."""
+        with self._lock:
+            self._forget_uploads()
+            size = len(work.upload.data)
+            if self._uploads and size + sum(held for _, held in self._uploads) > self._limits.receiving_bytes:
+                raise QueueFull("the queue is full (its images are too large together): try again in a minute")
+            job = self._queue.submit(work)
+            self._uploads.append((job, size))
+        return job
+
+    def keep(self, job: ApiJob) -> str:
+        """Keep a job and its result; returns its id, which cannot be guessed."""
+        name = secrets.token_urlsafe(24)
+        with self._lock:
+            self._kept[name] = KeptJob(job, self._clock())
+        self.clean_up()
+        return name
+
+    def find(self, name: str) -> ApiJob:
+        """The job of an id. Raises RequestRejected if it is unknown or was dropped."""
+        with self._lock:
+            kept = self._kept.get(name)
+            if kept is None:
+                minutes = self._limits.idle_seconds / 60
+                raise RequestRejected(404, f"there is no such job: results are kept for {minutes:g} minutes")
+            self._kept.move_to_end(name)
+            kept.used = self._clock()
+            return kept.job
+
+    def stop(self, name: str) -> ApiJob:
+        """Stop a running job, which keeps its best result so far; drop any other. Raises RequestRejected."""
+        job = self.find(name)
+        job.stop()
+        if job.ended.is_set():
+            with self._lock:
+                self._kept.pop(name, None)
+        return job
+
+    def clean_up(self) -> None:
+        """Drop finished jobs that nobody has asked for, then the least recently used until the limits are met."""
+        now, limits = self._clock(), self._limits
+        with self._lock:
+            self._forget_uploads()
+            ended = [name for name, kept in self._kept.items() if kept.job.ended.is_set()]
+            held = sum(_size(self._kept[name].job) for name in ended)
+            for number, name in enumerate(ended):
+                too_old = now - self._kept[name].used > limits.idle_seconds
+                if too_old or len(ended) - number > limits.sessions or held > limits.held_bytes:
+                    held -= _size(self._kept.pop(name).job)
+
+    def stop_kept(self) -> None:
+        """Stop all jobs that no client waits for: their results cannot be fetched any more."""
+        with self._lock:
+            for kept in self._kept.values():
+                kept.job.stop()
+
+    def _forget_uploads(self) -> None:
+        """A job that has ended holds no image any more."""
+        self._uploads = [(job, size) for job, size in self._uploads if not job.ended.is_set()]
+
+    async def wait(
+        self, job: ApiJob, seconds: float, connections: Connections, is_gone: Callable[[], Awaitable[bool]]
+    ) -> bool:
+        """Wait until a job has ended; False after so many seconds.
+
+        The job of a client that has gone is stopped. When the server shuts down, a job has `grace_seconds` to finish;
+        then it is stopped, and its best result so far is waited for.
+        """
+        ends, closes = self._clock() + seconds, float("inf")
+        while not job.ended.is_set():
+            now = self._clock()
+            if connections.is_closing:
+                if closes == float("inf"):
+                    closes = now + self._limits.grace_seconds
+                    self.stop_kept()
+                if now >= closes:
+                    job.stop()
+            elif await is_gone():
+                job.stop()
+            elif now >= ends:
+                return False
+            await asyncio.sleep(POLL_SECONDS)
+        return True
+
+
+def describe_job(name: str, job: ApiJob) -> dict[str, Any]:
+    """The state and progress of a job as JSON can hold it, without its result."""
+    progress = job.progress
+    found: dict[str, Any] = {"id": name, "state": "queued" if job.state == "waiting" else job.state, "calls": progress.calls}
+    if job.state == "waiting":
+        found["ahead"] = job.ahead
+    if progress.status is not None and job.state == "running":
+        found |= {"stage": progress.status.stage, "size": progress.status.size, "max_calls": progress.status.max_calls}
+    if job.state == "failed":
+        found["error"] = job.error
+    return found
+
+
+def write_job(name: str, job: ApiJob) -> bytes:
+    """The state of a job as JSON, with its result once it is done."""
+    found = describe_job(name, job)
+    text, result = json.dumps(found).encode("utf-8"), job.result
+    if found["state"] != "done" or result is None:
+        return text
+    return text[:-1] + b', "result": ' + result.body + b"}"
+
+
+def _size(job: ApiJob) -> int:
+    return len(job.result.body) if job.result is not None else 0

@@ -1,0 +1,283 @@
+"""`becausal serve --api` as a process: how it starts, what it refuses, SIGTERM, load, and the example client."""
+
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from becausal.core.errors import OptionError
+from becausal.interfaces.cli.app import main
+from becausal.interfaces.cli.serve import find_token
+from becausal.interfaces.web.access import Access
+
+pytest.importorskip("fastapi", reason="fastapi is not installed: pip install 'becausal[api]'")
+pytest.importorskip("python_multipart", reason="python-multipart is not installed: pip install 'becausal[api]'")
+
+from becausal.scenes import make_scene
+from http_serving import encode, load_benchmark
+from test_docs import as_pattern, in_words
+from web_serving import SLOW
+
+load = load_benchmark()
+ROOT = Path(__file__).parent.parent
+TOKEN = "a-token-for-tests-1234"
+STARTED = r"becausal: the API is at http://[^:]+:(\d+)(.*), described at http://[^ ]+/docs; press Ctrl-C to stop\n"
+
+
+@contextmanager
+def started(*arguments, environment=None, code=None):
+    """The process of a server and its port."""
+    command = [sys.executable, *(["-c", code] if code else ["-m", "becausal"]), "serve", "--api", "--port", "0", *arguments]
+    clean = {key: value for key, value in os.environ.items() if key != "BECAUSAL_TOKEN"} | {"OMP_NUM_THREADS": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=clean | (environment or {}), **pipes) as process:
+        try:
+            line = process.stdout.readline()
+            found = re.fullmatch(STARTED, line)
+            assert found, (line, process.stderr.read() if not line else "")
+            process.needed = found[2]
+            yield process, int(found[1])
+        finally:
+            process.kill()
+
+
+def scene():
+    return encode(make_scene(1025, label="bus").image)
+
+
+NO_GRADIO = """
+import sys
+sys.modules["gradio"] = None
+from becausal.interfaces.cli.app import main
+raise SystemExit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_api_needs_no_gradio_and_ends_with_a_signal(number):
+    with started(code=NO_GRADIO) as (process, port):
+        client = load.ApiClient(port)
+        status, _, answer = client.post_form([("seed", "1"), ("max_calls", "100")], "bus.png", scene())
+        assert (status, answer["label"]) == (200, "bus")
+        status, _, answer = client.post_form([], "bus.png", b"not an image")  # by the process that checks uploads
+        assert (status, answer["error"].partition(":")[0]) == (400, "bus.png is not an image")
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (0, "", "")
+
+
+def test_sigterm_returns_the_best_so_far_and_exits_with_0(tmp_path):
+    (tmp_path / "slow.py").write_text(SLOW)
+    with started("--model", f"python:{tmp_path / 'slow.py'}:predict", "--searches", "1") as (process, port):
+        client, found = load.ApiClient(port), {}
+
+        def ask(name):
+            found[name] = client.post_form([("grain", "1"), ("wait", "200")], f"{name}.png", scene())
+
+        running = threading.Thread(target=ask, args=("running",))
+        running.start()
+        text = ""
+        while "becausal_running_jobs 1" not in text:
+            time.sleep(0.1)
+            text = client.request("GET", "/metrics")[2].decode()
+        queued = threading.Thread(target=ask, args=("queued",))
+        queued.start()
+        while "becausal_queue_length 1" not in text:
+            time.sleep(0.1)
+            text = client.request("GET", "/metrics")[2].decode()
+        time.sleep(2)  # a few model calls
+        process.send_signal(signal.SIGTERM)
+        time.sleep(1)
+        with pytest.raises((ConnectionRefusedError, ConnectionResetError)):
+            client.request("GET", "/healthz")
+        assert process.poll() is None  # the grace period
+        out, err = process.communicate(timeout=60)
+        running.join(10)
+        queued.join(10)
+    assert (process.returncode, out, err) == (0, "", "")
+    status, _, answer = found["running"]
+    assert (status, answer["image"], answer["stopped_by"]) == (200, "running.png", "interrupt")
+    assert answer["explanation"]["sufficient"]
+    assert answer["explanation"]["size"] < 1
+    status, _, answer = found["queued"]
+    assert (status, answer) == (503, {"error": "stopped before a result was found"})
+
+
+def test_other_machines_need_a_token(capsys, monkeypatch):
+    monkeypatch.delenv("BECAUSAL_TOKEN", raising=False)
+    assert main(["serve", "--api", "--port", "0", "--host", "0.0.0.0"]) == 2
+    assert capsys.readouterr().err == (
+        "becausal: error: other machines can reach the API on 0.0.0.0, so it needs a token: set BECAUSAL_TOKEN, or use "
+        "--token-env or --token-file\n"
+    )
+
+
+def test_a_token_for_other_machines(tmp_path):
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    with started("--host", "0.0.0.0", "--token-file", str(file)) as (process, port):
+        assert process.needed == f" with the token in {file}"
+        assert load.ApiClient(port).request("GET", "/v1/models")[0] == 401
+        assert load.ApiClient(port, TOKEN).request("GET", "/v1/models", headers={"Host": "any.example"})[0] == 200
+        process.terminate()
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert re.fullmatch(r"becausal: warning: other machines can reach this API; [^\n]+\n", err)
+    assert TOKEN not in out + err
+
+
+def test_where_a_token_comes_from(tmp_path):
+    file = tmp_path / "token"
+    file.write_text(f"  {TOKEN}\n")
+    assert find_token({}, None, None) is None
+    assert find_token({"BECAUSAL_TOKEN": ""}, None, None) is None
+    assert find_token({"BECAUSAL_TOKEN": TOKEN}, None, None).value == TOKEN
+    assert find_token({"BECAUSAL_TOKEN": "x", "OTHER": TOKEN}, "OTHER", None).value == TOKEN
+    assert find_token({"BECAUSAL_TOKEN": "x"}, None, file).value == TOKEN
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (tmp_path / "short").write_text("short")
+    (tmp_path / "binary").write_bytes(bytes(range(256)))
+    for variable, path, said in (
+        ("OTHER", file, "both name a token"),
+        ("OTHER", None, "--token-env: the variable OTHER must hold a token"),
+        (None, tmp_path / "none", "none cannot be read: No such file"),
+        (None, tmp_path, "is a folder, not a regular file"),
+        (None, pipe, "is a named pipe, not a regular file"),
+        (None, tmp_path / "short", "short must hold a token of at least 16"),
+        (None, tmp_path / "binary", "binary must hold a token"),
+    ):
+        with pytest.raises(OptionError, match=said):
+            find_token({}, variable, path)
+    with pytest.raises(OptionError, match="the variable BECAUSAL_TOKEN must hold a token of at least 16"):
+        find_token({"BECAUSAL_TOKEN": "short"}, None, None)
+
+
+def test_bearers_are_compared_in_constant_time(monkeypatch):
+    import secrets
+
+    compared = []
+    compare = secrets.compare_digest
+    monkeypatch.setattr(secrets, "compare_digest", lambda a, b: compared.append((a, b)) or compare(a, b))
+    assert not Access(TOKEN).has_bearer({"headers": [(b"authorization", b"Bearer wrong")]})
+    assert Access(TOKEN).has_bearer({"headers": [(b"authorization", f"Bearer {TOKEN}".encode())]})
+    assert compared == [(b"wrong", TOKEN.encode()), (TOKEN.encode(), TOKEN.encode())]
+
+
+@pytest.mark.parametrize("library", ["fastapi", "uvicorn", "python_multipart"])
+def test_a_missing_library_is_named_with_its_extra(library, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, library, None)
+    assert main(["serve", "--api", "--port", "0"]) == 2
+    assert capsys.readouterr().err == (
+        f"becausal: error: the HTTP API needs {library}, which is not installed: "
+        "pip install fastapi uvicorn python-multipart (the extra becausal[api])\n"
+    )
+
+
+def test_the_example_client(tmp_path):
+    """examples/http_client.py against a server that is already running, with a token."""
+    example = ROOT / "examples" / "http_client.py"
+    (tmp_path / "bus.png").write_bytes(scene())
+    with started(environment={"BECAUSAL_TOKEN": TOKEN}) as (_, port):
+        command = [sys.executable, str(example), f"http://127.0.0.1:{port}", "bus.png"]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=os.environ | {"BECAUSAL_TOKEN": TOKEN}, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        assert "bus" in done.stdout
+        assert (tmp_path / "bus-explanation.png").read_bytes().startswith(b"\x89PNG")
+        refused = subprocess.run(
+            command, cwd=tmp_path, env=os.environ | {"BECAUSAL_TOKEN": ""}, capture_output=True, text=True, timeout=120
+        )
+        assert refused.returncode == 1
+        assert "401: the token is missing or wrong" in refused.stderr
+
+
+@pytest.mark.skipif(shutil.which("curl") is None or shutil.which("base64") is None, reason="curl is not installed")
+def test_the_commands_of_the_page(tmp_path):
+    page = (ROOT / "docs" / "http-api.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^<!-- (curl|answer) -->\n```\w+\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert [kind for kind, _ in blocks] == ["curl", "answer", "curl", "curl", "curl", "answer", "curl", "answer"]
+    (tmp_path / "photo.jpg").write_bytes(encode(make_scene(107, size=512).image, "JPEG", quality=95))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    printed = ""
+    with started() as (_, port):
+        for kind, text in blocks:
+            if kind == "answer":
+                assert as_pattern(text).fullmatch(in_words(printed)), printed
+                continue
+            commands = text.replace("http://127.0.0.1:7860", f"http://127.0.0.1:{port}")
+            done = subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", commands],
+                cwd=tmp_path,
+                env=os.environ | {"PATH": path},
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
+            assert done.returncode == 0, done.stderr
+            printed = done.stdout
+            assert "-i -H" not in text or printed.startswith("HTTP/1.1 202 Accepted")
+    assert (tmp_path / "explanation.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_many_clients_at_once_get_their_own_answers():
+    """The reduced form; `pytest -m slow` has 30 clients for two minutes."""
+    check_load(clients=6, seconds=60, rounds=1, images=6)
+
+
+@pytest.mark.slow
+def test_thirty_clients_for_two_minutes():
+    report = check_load(clients=30, seconds=120, rounds=None, images=60)
+    assert report.memory_peak < 600
+    assert report.memory_peak < report.memory_peak_first_half + 100  # it does not keep growing
+
+
+def check_load(*, clients, seconds, rounds, images):
+    cases = load.make_cases(images)
+    process, port = load.start_server("--api", environment={"OMP_NUM_THREADS": "1"})
+    try:
+        report = load.run(port, process.pid, cases, clients=clients, seconds=seconds, rounds=rounds)
+    finally:
+        process.terminate()
+        status = process.wait(60)
+        process.stdout.close()
+    assert (report.errors, report.mixed_up, status) == ([], 0, 0)
+    assert report.answers >= clients
+    return report
+
+
+def test_slow_and_half_open_clients_are_cut_off():
+    """The connections of the API have the limits of the page."""
+    import socket
+
+    code = (
+        "import sys, dataclasses\n"
+        "from becausal.interfaces.web import limits\n"
+        "limits.Limits.__init__.__kwdefaults__.update(header_seconds=1.0, body_seconds=1.0)\n"
+        "from becausal.interfaces.cli.app import main\n"
+        "raise SystemExit(main(sys.argv[1:]))\n"
+    )
+    with started(code=code) as (_, port):
+        head = (
+            b"POST /v1/explain HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+        )
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as half_open:
+            half_open.sendall(b"GET /healthz HTTP/1.1\r\n")
+            with socket.create_connection(("127.0.0.1", port), timeout=30) as slow:
+                slow.sendall(head)
+                reply = http.client.HTTPResponse(slow)
+                reply.begin()
+                assert (reply.status, json.loads(reply.read())["error"]) == (408, "timed out while receiving the request")
+            assert half_open.recv(100) == b""
+        assert load.ApiClient(port).request("GET", "/healthz")[0] == 200
