@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
+from becausal.core.intervals import wilson_interval
 from becausal.scenes import LABELS, NOTHING, OCCLUDERS, Scene, make_scene
 
 Images = npt.NDArray[np.uint8]
@@ -143,12 +144,8 @@ def evaluate(predictions: Predictions) -> dict[str, Any]:
 
 def share(flags: npt.NDArray[np.bool_]) -> dict[str, float]:
     """The share of flags that are True, with its 95 % Wilson interval and the number of flags, 1 or more."""
-    n, z = len(flags), 1.96
-    p = float(flags.mean())
-    middle, half = p + z * z / (2 * n), z * (p * (1 - p) / n + z * z / (4 * n * n)) ** 0.5
-    scale = 1 + z * z / n
-    low, high = max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
-    return {"share": round(p, 5), "low": round(low, 5), "high": round(high, 5), "of": n}
+    low, high = wilson_interval(int(flags.sum()), len(flags))
+    return {"share": round(float(flags.mean()), 5), "low": round(low, 5), "high": round(high, 5), "of": len(flags)}
 
 
 def calibrate(scores: Scores, labels: npt.NDArray[np.intp]) -> tuple[float, list[dict[str, float]]]:

@@ -159,7 +159,7 @@ def test_the_way_of_one_image_has_at_most_sixteen_steps_that_exist():
 NAMED = {
     "torch": {
         "interfaces.captum", "interfaces.quantus", "scenes.network", "models.torch_module", "models.torch_compose",
-        "models.torch_device",
+        "models.torch_device", "models.torch_export", "models.torch_runtime",
         "methods.deeplift", "methods.extremal", "methods.gbp", "methods.gradients", "methods.lrp",
         "methods.lrp_rules", "methods.relative", "methods.smooth_masks", "methods.torch_layers",
     },
@@ -179,8 +179,11 @@ NAMED = {
     "ray": {"batch.ray"},
     "pyarrow": {"batch.export"},
     "gradio": {"interfaces.web.layout", "interfaces.web.page", "interfaces.web.server"},
-    "fastapi": {"interfaces.web.server"},
-    "uvicorn": {"interfaces.web.server"},
+    "fastapi": {
+        "interfaces.web.server", "interfaces.http.app", "interfaces.http.responses", "interfaces.http.service",
+    },
+    "uvicorn": {"interfaces.web.listening"},
+    "python_multipart": {"interfaces.http.forms"},
     "typer": {name for name in FILES if name.startswith("interfaces.cli")},
     "jinja2": {"render.pages", "interfaces.web.rendering"},
     "markupsafe": {"render.pages"},
@@ -209,8 +212,7 @@ def test_no_other_library_has_crept_in():
 INDEX_NAMES = {
     "PIL": "pillow",
     "cv2": "opencv-python-headless",
-    "fastapi": "gradio",
-    "uvicorn": "gradio",
+    "python_multipart": "python-multipart",
     "markupsafe": "jinja2",
 }
 
@@ -258,7 +260,7 @@ for method in ("causal", "dc-causal"):
 
 def test_the_public_names():
     assert sorted(becausal.__all__) == [
-        "BecausalError", "Checks", "Claim", "Explanation", "Failure", "Request", "Status", "__version__", "classify",
+        "BecausalError", "Checks", "Claim", "Explanation", "Failure", "Request", "Status", "__version__", "check", "classify",
         "explain", "explain_many", "load_model", "verify",
     ]  # fmt: skip
     assert all(hasattr(becausal, name) for name in becausal.__all__)

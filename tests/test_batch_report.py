@@ -15,7 +15,6 @@ import pytest
 from PIL import Image
 
 from batch_toys import MODEL, draw, write_coco, write_pictures
-from becausal.batch.differences import match_rows
 from becausal.batch.overview import histogram, make_overview, take_evenly
 from becausal.batch.reading import BatchRun
 from becausal.batch.store import folder_of
@@ -202,15 +201,6 @@ def test_diff_says_what_changed(place, tmp_path, capsys):
     assert "<script" not in page
     assert main(["diff", str(place / "one"), str(place / "one")]) == 0
     assert "100 % in the median" in capsys.readouterr().out
-
-
-def test_pictures_are_matched_by_path_then_by_content():
-    def row(number, image, digest):
-        return {"id": number, "image": image, "sha256": digest}
-
-    ours = [row(0, "a", "1"), row(1, "a", "1"), row(2, "b", "2"), row(3, "c", None)]
-    theirs = [row(0, "x/b", "2"), row(1, "a", "9"), row(2, "a", "1"), row(3, "d", None)]
-    assert [(a["id"], b["id"]) for a, b in match_rows(ours, theirs)] == [(0, 1), (1, 2), (2, 0)]
 
 
 def test_runs_without_a_common_picture_are_refused(place, tmp_path, monkeypatch, capsys):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from becausal.api import Failure, Request, Status, classify, explain, explain_many, verify
     from becausal.api.explanation import Explanation
+    from becausal.batch.check import check
     from becausal.core.checks import Checks, Claim
     from becausal.core.errors import BecausalError
     from becausal.core.version import __version__
@@ -25,6 +26,7 @@ __all__ = [
     "Request",
     "Status",
     "__version__",
+    "check",
     "classify",
     "explain",
     "explain_many",
@@ -37,6 +39,7 @@ _MODULES = {
     "Claim": "core.checks",
     "Explanation": "api.explanation",
     "__version__": "core.version",
+    "check": "batch.check",
     "load_model": "models",
 }
 

@@ -1,14 +1,16 @@
 """Compares two runs on the same images, e.g. of two models, two versions or two sets of options."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from becausal.batch.matching import match_runs
 from becausal.batch.overview import OUTSIDE, Histogram, histogram
 from becausal.batch.reading import BatchRun, IndexRow
+from becausal.core.contracts import Visible
 from becausal.core.errors import InputError, OutputError
+from becausal.core.frames import Frame
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,8 @@ class RunDifference:
 
 def compare_runs(left: BatchRun, right: BatchRun) -> RunDifference:
     """Match the images of two runs and compare their explanations. Raises InputError if they share no image."""
-    ours, theirs = list(left.rows()), list(right.rows())
-    matched = list(match_rows(ours, theirs))
+    totals = [sum(run.count().values()) for run in (left, right)]
+    matched = [(a, b) for a, b in match_runs(left, right) if b is not None]
     if not matched:
         raise InputError(f"{left.folder} and {right.folder} have no image in common, by path or by content")
     explained = [(a, b) for a, b in matched if a["state"] == b["state"] == "done"]
@@ -95,47 +97,29 @@ def compare_runs(left: BatchRun, right: BatchRun) -> RunDifference:
         (left.folder.name, right.folder.name),
         tuple(left.changes(right)),
         tuple(pairs),
-        (len(ours) - len(matched), len(theirs) - len(matched)),
+        (totals[0] - len(matched), totals[1] - len(matched)),
         (sum(a["state"] == "failed" for a, _ in matched), sum(b["state"] == "failed" for _, b in matched)),
         histogram(pair.overlap for pair in pairs),
     )
 
 
-def match_rows(ours: list[IndexRow], theirs: list[IndexRow]) -> Iterator[tuple[IndexRow, IndexRow]]:
-    """Pairs of rows of the same image: same path, else same content; of duplicates the nth with the nth."""
-    rest = theirs
-    for key in ("image", "sha256"):
-        by_key: dict[str, list[IndexRow]] = {}
-        for row in rest:
-            if row[key] is not None:
-                by_key.setdefault(row[key], []).append(row)
-        unmatched = []
-        taken: set[int] = set()
-        for row in ours:
-            found = by_key.get(row[key]) if row[key] is not None else None
-            if found:
-                other = found.pop(0)
-                taken.add(other["id"])
-                yield row, other
-            else:
-                unmatched.append(row)
-        ours, rest = unmatched, [row for row in rest if row["id"] not in taken]
-
-
 def overlap_of(left: BatchRun, ours: IndexRow, right: BatchRun, theirs: IndexRow) -> float | None:
-    """Intersection over union of two explanations, on the view if both runs have the same one, else on the original.
-
-    None where they cannot be compared, e.g. because one cannot be read; see `BatchRun.unreadable`.
-    """
+    """The overlap of two explanations; None where one cannot be read (see `BatchRun.unreadable`), or they do not compare."""
     sides = []
     for run, row in ((left, ours), (right, theirs)):
         try:
             sides.append(run.load_visible(row["id"]))
         except OutputError as error:
             run.skip(row["id"], error)
-    if len(sides) < 2:
-        return None
-    (a, frame_a), (b, frame_b) = sides
+    return overlap_between(*sides) if len(sides) == 2 else None
+
+
+def overlap_between(ours: tuple[Visible, Frame], theirs: tuple[Visible, Frame]) -> float | None:
+    """Intersection over union of two explanations, on the view if both have the same frame, else on the original.
+
+    None where the originals have different sizes, or both explanations are empty.
+    """
+    (a, frame_a), (b, frame_b) = ours, theirs
     if frame_a != frame_b:
         if frame_a.original != frame_b.original:
             return None

@@ -22,7 +22,7 @@ from becausal.core.schema import check_depth, read_fields
 from becausal.core.text import one_line
 
 INDEX = "index.sqlite"
-VERSION = 2
+VERSION = 3
 SHARD = 1000  # explanations per folder: keeps folders small enough for file systems and people
 MAX_LENGTH = 1 << 26  # bytes of a value
 
@@ -32,7 +32,9 @@ RESULTS = {
     "label": "TEXT",
     "label_id": "INTEGER",  # NULL where the model returns names
     "confidence": "REAL",  # of the whole view; NULL for models that return labels only
+    "level": "TEXT",  # which level the explanation is: label, half, most, or a percentage
     "size": "REAL",  # share of the view's pixels in the explanation
+    "label_size": "REAL",  # the same for the level that keeps the label alone; NULL where there is none
     "pixels": "INTEGER",
     "pieces": "INTEGER",
     "alone": "REAL",  # confidence when only the explanation is visible
@@ -50,7 +52,7 @@ RESULTS = {
 COLUMNS = ("id", "image", "state", *RESULTS, "error", "tries", "truth", "boxes", "box_size", "finished")
 KINDS = dict.fromkeys(COLUMNS, "TEXT") | RESULTS | {"id": "INTEGER", "tries": "INTEGER"}
 _NEEDED = {"done": ("label", "size", "calls", "seconds", "stopped_by"), "failed": ("error",), "waiting": ()}
-_SHARES = ("size", "inside", "by_chance")
+_SHARES = ("size", "label_size", "inside", "by_chance")
 _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "TEXT": ((str,), "text"),
     "INTEGER": ((int,), "a whole number"),

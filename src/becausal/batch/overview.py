@@ -13,6 +13,7 @@ from becausal.batch.store import count_reasons
 
 OUTSIDE = 0.5  # an explanation with a smaller share of its pixels on the object counts as outside
 BINS = 24
+MEASURES = ("size", "label_size", "confidence", "calls", "inside")  # whose distributions are shown
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Overview:
     boxes of their label; outside_count of them lie outside, the worst of which are in outside. wrong_count: images
     without a box of their label. rows: all rows, or the first ones of a very large run; total: number of images. notes: what
     the model had to assume. completion: how far the run is, as text. is_limited: all images of the last start's --limit
-    were tried.
+    were tried. has_levels: some explanations keep more than the label, and have a level inside that keeps the label alone.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Overview:
     notes: tuple[str, ...] = ()
     completion: str = "complete"
     is_limited: bool = False
+    has_levels: bool = False
 
 
 def make_overview(
@@ -96,7 +98,7 @@ def make_overview(
         counts=counts,
         seconds=sum(row["seconds"] for row in done),
         calls=sum(row["calls"] for row in done),
-        histograms={name: histogram(row[name] for row in done) for name in ("size", "confidence", "calls", "inside")},
+        histograms={name: histogram(row[name] for row in done) for name in MEASURES},
         classes=summarise_labels(done, below),
         reasons=tuple(count_reasons((row["error"], row["image"]) for row in run.rows("state = 'failed'"))),
         largest=tuple(reversed(by_size[-extremes:])),
@@ -114,6 +116,7 @@ def make_overview(
         notes=run.notes,
         completion=describe_completion(counts, limit),
         is_limited=limit is not None and counts["waiting"] > 0,
+        has_levels=any(row["label_size"] is not None and row["level"] != "label" for row in done),
     )
 
 

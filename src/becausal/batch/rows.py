@@ -12,14 +12,16 @@ from becausal.core.explanation import ExplanationRecord
 
 def make_row(explanation: ExplanationRecord, item: InputItem, categories: frozenset[str]) -> dict[str, Any]:
     """The columns that a result fills in, see `index.RESULTS`; categories: of the ground truth, in lower case."""
-    checks, summary = explanation.checks, explanation.summary()
+    checks, summary, smallest = explanation.checks, explanation.summary(), explanation.levels[0]
     boxes = compare_with_boxes(explanation.visible, explanation.frame, explanation.label, item, categories)
     return {
         "sha256": explanation.origin.image_sha256,
         "label": explanation.label,
         "label_id": label_id_of(explanation),
         "confidence": summary["confidence"],
+        "level": explanation.level.name,
         "size": explanation.size,
+        "label_size": smallest.size if smallest.share == 0 else None,
         "pixels": explanation.pixels,
         "pieces": explanation.pieces,
         "alone": summary["explanation"]["confidence"],

@@ -10,9 +10,10 @@ from becausal.render.wording import format_confidence, format_share
 
 MakeThumbnail = Callable[[IndexRow, bool], str]  # (row, whether to draw its boxes) -> data URI, empty if there is none
 MakeLink = Callable[[IndexRow], str]  # row -> URL of its explanation, empty if there is none
-COLUMNS = ("id", "image", "label", "confidence", "size", "pieces", "calls", "inside", "error")
+COLUMNS = ("id", "image", "label", "confidence", "alone", "size", "label_size", "pieces", "calls", "inside", "error")
 CHARTS: dict[str, tuple[str, str, Callable[[float], str]]] = {
     "size": ("Size", "share of the view in the explanation", format_share),
+    "label_size": ("Size for the label", "share of the view in the level that keeps the label alone", format_share),
     "confidence": ("Confidence", "of the label on the whole view", format_confidence),
     "calls": ("Model calls", "per image", lambda value: f"{value:,.0f}"),
     "inside": ("On the object", "share of the explanation inside the object's boxes", format_share),
@@ -43,7 +44,8 @@ def render_run(
         ]
 
     has_truth = overview.mean_inside is not None
-    columns = [name for name in COLUMNS if has_truth or name != "inside"]
+    left_out = {"inside": not has_truth, "label_size": not overview.has_levels}
+    columns = [name for name in COLUMNS if not left_out.get(name)]
     rows = [[_shorten(row[name]) for name in columns] for row in overview.rows]
     has_extremes = overview.counts["done"] >= 2 * len(overview.smallest) > 0
     return render_page(
@@ -52,7 +54,11 @@ def render_run(
         below=below,
         has_truth=has_truth,
         outside=cards(overview.outside, with_boxes=True) if has_truth else [],
-        charts=[chart for name, form in CHARTS.items() if (chart := make_chart(overview.histograms[name], *form))],
+        charts=[
+            chart
+            for name, form in CHARTS.items()
+            if not left_out.get(name) and (chart := make_chart(overview.histograms[name], *form))
+        ],
         widest=max((each.size for each in overview.classes), default=0.0) or 1.0,
         smallest=cards(overview.smallest) if has_extremes else [],
         largest=cards(overview.largest) if has_extremes else [],

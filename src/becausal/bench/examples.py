@@ -104,7 +104,7 @@ def _draw_original(subject: Subject, bench: Bench) -> ImageCard:
     return ImageCard(_png(subject, paint_image, np.zeros(subject.view.grid, bool), bench), "image", "")
 
 
-def _png(subject: Subject, paint: Any, visible: Visible, bench: Bench, level: NDArray[np.float64] | None = None) -> bytes:
+def _png(subject: Subject, paint: Any, visible: Visible, bench: Bench, heat: NDArray[np.float64] | None = None) -> bytes:
     view = subject.view.pixels
     low, high = value_range(view)
     rgb = as_rgb(view, low, high)
@@ -113,7 +113,7 @@ def _png(subject: Subject, paint: Any, visible: Visible, bench: Bench, level: ND
         image=rgb,
         background=rgb,
         visible=visible,
-        level=np.zeros(visible.shape) if level is None else level,
+        heat=np.zeros(visible.shape) if heat is None else heat,
         in_tile=np.ones(visible.shape, bool),
         tiles=(Tile(0, 0, ""),),
         scale=scale,

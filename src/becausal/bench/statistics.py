@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from becausal.core.intervals import wilson_interval
+
 RESAMPLES = 2000
 FLIPS = 10_000
 LEVEL = 0.95
-_Z = 1.959963984540054  # the 97.5 % quantile of the normal distribution
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,7 @@ def estimate_share(flags: Sequence[float], *, seed: int = 0) -> Estimate:
     found = estimate(flags, seed=seed)
     if not len(data) or data.min() != data.max() or data[0] not in (0.0, 1.0):
         return found
-    n, p = len(data), float(data.mean())
-    width = _Z**2 / (n + _Z**2)  # of Wilson's interval; its other bound is the share itself
-    return Estimate(p, 1.0 - width, 1.0, n) if p == 1.0 else Estimate(p, 0.0, width, n)
+    return Estimate(float(data.mean()), *wilson_interval(int(data.sum()), len(data), LEVEL), len(data))
 
 
 def compare_paired(one: Mapping[str, float], other: Mapping[str, float], *, seed: int = 0) -> Difference:

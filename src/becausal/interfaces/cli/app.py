@@ -1,8 +1,8 @@
 """The command line: parse, call, print.
 
-Exit status: 0 success; 1 a claim does not hold (`verify`); 2 an input or option cannot be used, or a file cannot be
-written (one line on stderr says why); 3 some images failed (`batch`); 130 interrupted. Heavy libraries are imported only
-by the commands that need them.
+Exit status: 0 success; 1 a claim (`verify`) or a rule (`check`) does not hold; 2 an input or option cannot be used, a rule
+cannot be judged, or a file cannot be written (one line on stderr says why); 3 some images failed (`batch`); 130 interrupted.
+Heavy libraries are imported only by the commands that need them.
 """
 
 import os
@@ -17,6 +17,7 @@ from becausal.core.errors import BecausalError
 from becausal.interfaces.cli import (
     batch,
     bench,
+    check,
     compare,
     data,
     demo,
@@ -46,7 +47,13 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {  # by the heading in th
         "serve": serve.serve,
     },
     "Models and methods": {"inspect": inspect.inspect, "models": inspect.models, "methods": inspect.methods},
-    "Many images": {"batch": batch.batch, "report": report.report, "export": report.export, "diff": report.diff},
+    "Many images": {
+        "batch": batch.batch,
+        "report": report.report,
+        "export": report.export,
+        "diff": report.diff,
+        "check": check.check,
+    },
     "Experiments": {"bench": bench.bench},
 }
 for _panel, _functions in _COMMANDS.items():

@@ -13,10 +13,12 @@ import typer
 
 from becausal.core.errors import OptionError
 from becausal.core.options import option
+from becausal.core.request import Request
 from becausal.core.text import one_line
 from becausal.interfaces.cli import options
 from becausal.interfaces.cli.console import complain, open_console, print_facts, write_json
 from becausal.interfaces.cli.progress import BatchProgress, InterruptHandler, ProgressBar
+from becausal.models.loading import Loading
 
 if TYPE_CHECKING:
     from becausal.batch.records import BatchJob, ModelCheck, WorkerPool
@@ -149,37 +151,59 @@ def batch(
     - `becausal batch scenes/scenes.json --model bundled --out run --max-calls 500`
     - `becausal batch list.txt --model torchvision:resnet50 --device cuda --ray auto --gpus-per-worker 1 --out run`
     """
-    from becausal.batch.inputs import find_inputs
-    from becausal.batch.records import BatchJob
-    from becausal.batch.settings import settings_of
-    from becausal.batch.store import BatchStore
-
     if limit is not None and limit < 1:
         raise OptionError(f"--limit must be at least 1, not {limit}")
     if retry < 0:
         raise OptionError(f"--retry must be 0 or more, not {retry}")
-    if placement.width is None and loading.device == "cpu":
+    job = make_job(model, request, loading, placement, render=render)
+    summary = start_run(images, job, out, placement, limit=limit, retry=retry, rebuild=rebuild, quiet=as_json)
+    if as_json:
+        write_json({"run": str(out), **summary.record()})
+    else:
+        print_batch(out, summary)
+    if summary.was_stopped:
+        raise typer.Exit(130)
+    if summary.counts["failed"]:
+        raise typer.Exit(SOME_FAILED)
+
+
+def make_job(model: str, request: Request, loading: Loading, placement: Placement, *, render: bool = False) -> "BatchJob":
+    """Make the job of a run in the current folder."""
+    from becausal.batch.records import BatchJob
+
+    loading = replace(loading, threads=loading.threads or placement.threads)
+    return BatchJob(model=model, loading=loading, request=request, folder=str(Path.cwd()), render=render)
+
+
+def start_run(
+    images: list[str],
+    job: "BatchJob",
+    out: Path,
+    placement: Placement,
+    *,
+    limit: int | None = None,
+    retry: int = 0,
+    rebuild: bool = False,
+    quiet: bool = False,
+) -> "BatchSummary":
+    """Start a run, or resume it, and return its state at the end; the categories of the job come from the images."""
+    from becausal.batch.inputs import find_inputs
+    from becausal.batch.settings import settings_of
+    from becausal.batch.store import BatchStore
+
+    if placement.width is None and job.loading.device == "cpu":
         placement = replace(placement, width=1)
     inputs = find_inputs(images)
-    loading = replace(loading, threads=loading.threads or placement.threads)
-    job = BatchJob(
-        model=model, loading=loading, request=request, categories=inputs.categories, folder=str(Path.cwd()), render=render
-    )
+    job = replace(job, categories=inputs.categories)
     with closing(BatchStore(out, inputs, settings_of(job, inputs), rebuild=rebuild)) as store:
         for message in store.messages:
             complain(message, kind="note")
         started = time.monotonic()
-        is_stopping = run_images(store, job, placement, retry=retry, limit=limit, quiet=as_json)
+        is_stopping = run_images(store, job, placement, retry=retry, limit=limit, quiet=quiet)
         counts, reasons = store.count(limit), store.reasons(limit)
-        summary = BatchSummary(store.count(), counts, reasons, tuple(store.notes), limit, time.monotonic() - started)
-    if as_json:
-        write_json({"run": str(out), **summary.record()})
-    else:
-        print_batch(out, summary, is_stopping=is_stopping)
-    if is_stopping and counts["waiting"]:
-        raise typer.Exit(130)
-    if counts["failed"]:
-        raise typer.Exit(SOME_FAILED)
+        was_stopped = is_stopping and counts["waiting"] > 0
+        seconds = time.monotonic() - started
+        return BatchSummary(store.count(), counts, reasons, tuple(store.notes), limit, seconds, was_stopped)
 
 
 def run_images(
@@ -216,6 +240,7 @@ class BatchSummary:
         notes: What the model had to assume.
         limit: Number of images of this start, None for all.
         seconds: Duration of this start.
+        was_stopped: Whether it was interrupted before all images were tried.
     """
 
     total: dict[str, int]
@@ -224,6 +249,7 @@ class BatchSummary:
     notes: tuple[str, ...]
     limit: int | None
     seconds: float
+    was_stopped: bool = False
 
     def record(self) -> dict[str, Any]:
         """The summary as JSON can hold it."""
@@ -237,7 +263,7 @@ class BatchSummary:
         }
 
 
-def print_batch(out: Path, summary: BatchSummary, *, is_stopping: bool) -> None:
+def print_batch(out: Path, summary: BatchSummary) -> None:
     """Print how many images were explained, what was assumed, why images failed, and what to do next."""
     from rich.text import Text
 
@@ -257,6 +283,6 @@ def print_batch(out: Path, summary: BatchSummary, *, is_stopping: bool) -> None:
         facts.append(("waiting", f"{total['waiting']:,}; {how}"))
     facts += [("this start", format_duration(summary.seconds)), ("next", f"becausal report {out}")]
     console = open_console()
-    stopped = "stopped, " if is_stopping and counts["waiting"] else ""
+    stopped = "stopped, " if summary.was_stopped else ""
     console.print(f"{out}: {stopped}{describe_completion(total, summary.limit if is_limited else None)}")
     print_facts(console, facts)

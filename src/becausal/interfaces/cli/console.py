@@ -109,12 +109,13 @@ def print_facts(console: "Console", facts: "list[tuple[str, str | Text]]") -> No
 
 
 def print_summary(explanation: "Explanation", folder: Path) -> None:
-    """Print what was found, the checks of the first explanation, the cost, and where the files are."""
+    """Print what was found, its levels, the checks of the (first) explanation, the cost, and where the files are."""
     from rich.text import Text
 
     from becausal.render.wording import (
         describe_checks,
         describe_extent,
+        describe_level,
         describe_price,
         describe_set,
         describe_stop,
@@ -136,6 +137,8 @@ def print_summary(explanation: "Explanation", folder: Path) -> None:
             head.append(one_line(span.text) if span.is_label else span.text, style="bold magenta" if span.is_label else "")
     console.print(head)
     facts: list[tuple[str, str | Text]] = [("explanation", describe_extent(explanation))]
+    if len(explanation.levels) > 1:
+        facts = [(f"level {level.name}", describe_level(level)) for level in reversed(explanation.levels)]
     checks = [check for check in describe_checks(explanation) if check.name != "pieces"]
     width = max(len(check.answer) for check in checks)
     for check in checks:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from becausal.api.explanation import Explanation
 
 IMAGE, OCCLUDER = "demo.png", "demo_occluder.png"
-SHARE, GRAIN = 0.9, 4  # very few pixels keep the label alone; keeping 90 % of the confidence gives a set worth looking at
 
 
 def demo(
@@ -41,7 +40,7 @@ def demo(
         raise InputError(f"the bundled image {IMAGE} is missing from this installation: install becausal again")
     with as_file(bundled.joinpath(IMAGE)) as image, as_file(bundled.joinpath(OCCLUDER)) as occluder:
         with watch_searches(title="demo", quiet=as_json) as progress:
-            explanation = explain(image, "bundled", confidence=SHARE, grain=GRAIN, progress=progress)
+            explanation = explain(image, "bundled", progress=progress)
         overlap = measure_overlap(explanation, occluder)
     folder = explanation.save(out / "demo")
     if as_json:
@@ -65,21 +64,29 @@ def print_demo(explanation: "Explanation", overlap: float, folder: Path) -> None
     """Print what was found, and which commands to try next."""
     from rich.text import Text
 
-    from becausal.render.wording import describe_checks, describe_stop, format_confidence, format_count, format_share
+    from becausal.render.wording import (
+        describe_checks,
+        describe_level,
+        describe_stop,
+        format_confidence,
+        format_count,
+        format_share,
+    )
 
     console = open_console()
+    smallest, alone = explanation.levels[0], format_confidence(explanation.checks.confidence)
     console.print(
         Text.assemble(
             "The model says ",
             (one_line(explanation.label), "bold magenta"),
             f" ({format_confidence(explanation.confidence)}), although something stands in front of it. ",
-            (f"These {format_share(explanation.size)} of the pixels", "bold"),
-            f" alone are enough for that, with at least {format_share(SHARE)} of the confidence.",
+            (f"{format_share(explanation.size)} of the pixels", "bold"),
+            f" alone keep that with a confidence of {alone}; {format_share(smallest.size)} are enough for the label.",
         )
     )
     facts: list[tuple[str, str | Text]] = [
-        ("explanation", f"{format_count(explanation.pixels, 'pixel')} in {format_count(explanation.pieces, 'piece')}"),
-        ("on the occluder", f"{format_share(overlap)} of them"),
+        *((f"level {level.name}", describe_level(level)) for level in reversed(explanation.levels)),
+        ("on the occluder", f"{format_share(overlap)} of the level {explanation.level.name}"),
         *((check.name, f"{check.answer}: {check.meaning}") for check in describe_checks(explanation)[:3]),
         ("cost", f"{format_count(explanation.calls, 'call')}, {explanation.seconds:.1f} s"),
         *((name, str(folder / file)) for name, file in (("report", "report.html"), ("figure", "explanation.png"))),
