@@ -18,6 +18,7 @@ from becausal.core.searches import BudgetedRun, keeping
 from becausal.methods.causal.chain import Chain
 from becausal.methods.causal.coalitions import CoalitionIndex
 from becausal.methods.causal.lattice import Lattice
+from becausal.methods.causal.settling import settle_within
 from becausal.methods.causal.survey import Survey, restrict
 from becausal.methods.causal.tuning import Tuning
 
@@ -41,24 +42,31 @@ class LevelSearch:
         floors: tuple[float, ...],
         rng: np.random.Generator,
         index: CoalitionIndex | None,
+        effort: int | None,
     ) -> None:
         self.tuning = tuning
         self.lattice = lattice
         self.floors = floors
         self.rng = rng
         self.index = index
-        self.cell = cells(lattice.grid, lattice.grain)
+        self.effort = effort
+        self.calls = BudgetedRun(lattice.grid)
         self.sets: list[Visible] = [np.ones(lattice.grid, bool) for _ in floors]
         self.grains: list[int | None] = [None for _ in floors]
 
     def run(self, survey: Survey | None) -> Search[None]:
         """All levels; stopped half-way, it leaves the best sets so far."""
+        answers = yield self.sets[-1][None]  # known, so without a call
+        self.calls.spent = answers.spent
+        limit = None if self.effort is None else answers.spent + self.effort
         outer, costs = yield from self._tracked(len(self.floors) - 1, lambda: self._shrink_last(survey))
         first = yield from self._tracked(0, lambda: self._shrink_first(outer, costs))
-        found = yield from self._settle(0, first.lattice.show(first.visible), first.cost.estimate(), first.margin)
+        visible, margin = first.lattice.show(first.visible), np.inf if np.isnan(first.margin) else first.margin
+        yield from self._settle(0, visible, first.cost.estimate(), limit, margin=margin)
         for level in range(len(self.floors) - 1, 0, -1):
-            found = yield from self._settle(level, self.sets[level], costs, np.inf)
-            costs = np.where(np.isnan(found.cost), costs.reshape(-1), found.cost).reshape(self.lattice.shape)
+            found = yield from self._settle(level, self.sets[level], costs, limit)
+            if len(found.cost) == costs.size:  # else these are the costs of larger cells
+                costs = np.where(np.isnan(found.cost), costs.reshape(-1), found.cost).reshape(costs.shape)
             self.sets[1:level] = [found.visible] * (level - 1)
 
     def _tracked(self, level: int, stage: Callable[[], Search[T]]) -> Search[T]:
@@ -106,12 +114,13 @@ class LevelSearch:
         lattice, visible = self.lattice.restrict(start)
         return Chain(self.tuning, lattice, visible, costs, self.rng.spawn(1)[0], self.index)
 
-    def _settle(self, level: int, visible: Visible, costs: Costs, margin: float) -> Search[Settled]:
+    def _settle(
+        self, level: int, visible: Visible, costs: Costs, limit: int | None, *, margin: float = np.inf
+    ) -> Search[Settled]:
         """Minimise the set of a level around that of the first one."""
-        always = self.sets[0] if level else None
-        margin = np.inf if np.isnan(margin) else margin
-        search = settle(visible, self.cell, costs.reshape(-1), margin=margin, always=always, solid=True)
-        settled = yield from keeping(search, self.floors[level])
-        self.sets[level] = settled.visible
-        self.grains[level] = self.lattice.grain if settled.finished else None
+        always, floor = self.sets[0] if level else None, self.floors[level]
+        settled, grain = yield from settle_within(
+            visible, self.lattice.grain, costs, self.calls, limit=limit, margin=margin, always=always, floor=floor
+        )
+        self.sets[level], self.grains[level] = settled.visible, grain
         return settled

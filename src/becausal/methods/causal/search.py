@@ -17,11 +17,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from becausal.core.contracts import Finding, Grid, Needs, Saliency, Search, Stop, Visible
 from becausal.core.errors import OptionError
-from becausal.core.minimise import Settled, settle
 from becausal.core.problem import Problem
 from becausal.core.regions import cells, default_grain
 from becausal.core.searches import BudgetedRun
@@ -30,10 +28,9 @@ from becausal.methods.causal.coalitions import CoalitionIndex
 from becausal.methods.causal.lattice import Cells, Lattice
 from becausal.methods.causal.levels import LevelSearch
 from becausal.methods.causal.ordering import PatchEffects, measure_effects, order_map, rank_patches
+from becausal.methods.causal.settling import Result, settle_within
 from becausal.methods.causal.survey import Survey, restrict, run_survey
 from becausal.methods.causal.tuning import Tuning
-
-Result = tuple[Settled, int | None]  # a settled set, and the grain at which it is minimal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +47,7 @@ class Causal:
     """
 
     grain: int | None = None
-    effort: int | None = 1000
+    effort: int | None = 700
     several: int = 1
     smallest: bool = False
     overlap: float = 0.0
@@ -98,7 +95,7 @@ class Causal:
         index: CoalitionIndex,
     ) -> Search[Finding]:
         """Nested sets, one for each floor."""
-        levels, effects = LevelSearch(self.tuning, lattice, problem.floors, rng, index), None
+        levels, effects = LevelSearch(self.tuning, lattice, problem.floors, rng, index, self.effort), None
         try:
             yield from levels.run(survey)
             effects = yield from self._effects(problem, survey, levels.sets[-1], rng)
@@ -149,8 +146,7 @@ class Causal:
         self, problem: Problem, lattice: Lattice, rng: np.random.Generator, run: BudgetedRun
     ) -> Search[Survey | None]:
         """The survey; None on small lattices and with a small budget."""
-        tuning = self.tuning
-        samples = tuning.fine_survey if self.smallest else tuning.survey
+        tuning, samples = self.tuning, self.tuning.survey
         if problem.budget is not None:
             samples = min(samples, problem.budget // tuning.survey_fraction)
         if samples < tuning.min_survey or np.prod(lattice.shape) <= tuning.small_lattice:
@@ -217,19 +213,9 @@ class Causal:
         return (yield from self._settle(fine, chain.calls_before, run))
 
     def _settle(self, chain: Chain, calls_before: int, run: BudgetedRun) -> Search[Result]:
-        """Try cells one by one until none can be removed; past the effort limit, prove it for larger cells instead."""
-        grid, grain = chain.lattice.grid, chain.lattice.grain
-        cell, expected = cells(grid, grain), chain.cost.estimate().reshape(-1)
-        search = settle(chain.lattice.show(chain.visible), cell, expected, margin=chain.margin, solid=True)
-        limit = None if self.effort is None else calls_before + self.effort
-        settled = yield from run.follow(search, limit=limit)
-        while not settled.finished and 2 * grain <= max(grid):
-            grain, finer = 2 * grain, cell
-            cell = cells(grid, grain)
-            known = np.where(np.isnan(settled.cost), expected, settled.cost)
-            expected = _merge_costs(known, finer, cell, settled.visible)
-            settled = yield from settle(settled.visible, cell, expected, margin=settled.margin, solid=True)
-        return settled, grain if settled.finished else None
+        lattice, limit = chain.lattice, None if self.effort is None else calls_before + self.effort
+        visible, expected = lattice.show(chain.visible), chain.cost.estimate()
+        return (yield from settle_within(visible, lattice.grain, expected, run, limit=limit, margin=chain.margin))
 
     def _used(self, lattice: Lattice, found: Visible, rng: np.random.Generator) -> Cells:
         """The cells of an explanation that the next one may not use."""
@@ -243,15 +229,6 @@ class Causal:
 def _holds(visible: Visible) -> Search[bool]:
     answers = yield visible[None]
     return bool(answers.holds[0])
-
-
-def _merge_costs(
-    costs: NDArray[np.float64], finer: NDArray[np.intp], cell: NDArray[np.intp], visible: Visible
-) -> NDArray[np.float64]:
-    """Removal costs of cells from those of finer cells; each finer cell's cost is shared by its visible pixels."""
-    count, finer, cell = int(cell.max()) + 1, finer[visible], cell[visible]
-    share = costs / np.maximum(np.bincount(finer, minlength=len(costs)), 1)
-    return np.bincount(cell, share[finer], minlength=count).astype(np.float64)
 
 
 def _spawn(rng: np.random.Generator, count: int) -> list[np.random.Generator]:

@@ -11,7 +11,6 @@ class Tuning:
 
     Attributes:
         survey: Number of patch sets evaluated first; 0 starts from the whole view.
-        fine_survey: The same, where a set that keeps the label alone is looked for.
         survey_fraction: The survey takes at most one n-th of the budget.
         min_survey: A survey with fewer samples than this is left out.
         patches: Approximate number of patches the view is divided into.
@@ -36,8 +35,7 @@ class Tuning:
         rest: Number of patch sets evaluated without it, for the map.
     """
 
-    survey: int = 120
-    fine_survey: int = 96
+    survey: int = 96
     survey_fraction: int = 5
     min_survey: int = 10
     patches: int = 40
@@ -65,7 +63,7 @@ class Tuning:
         counts = (self.parts, self.small_runs, self.survey_fraction, len(self.kinds))
         if min(*counts, *(count for count in (self.chains, self.runs) if count is not None)) < 1:
             raise OptionError("chains, parts, kinds, runs, small_runs and survey_fraction must be at least 1")
-        if min(self.survey, self.fine_survey) < 0 or self.patches < 2 or not self.prior > 0.0:
+        if self.survey < 0 or self.patches < 2 or not self.prior > 0.0:
             raise OptionError("survey must be 0 or more, patches at least 2, prior above 0")
         if not all(0.0 < share < 1.0 for share in (self.share, self.last_share, self.fine_share, *self.reheat)):
             raise OptionError("shares and reheat must lie between 0 and 1")
