@@ -89,7 +89,7 @@ def print_summary(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         groups[row["model"], row["method"], row["level"]].append(row)
     print(
-        "model | method | level | images | calls | median size | clear | pieces | holes | insertion | deletion | IoU | rank corr."
+        "model | method | level | images | calls | median size | clear | pieces | holes | insertion | deletion | IoU | ranks"
     )
     for key, own in groups.items():
 

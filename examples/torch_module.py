@@ -20,16 +20,17 @@ def main() -> None:
     network = load_network()  # any nn.Module
     model = as_classifier(network, preprocess="tf", resize=128, labels=LABELS)
 
-    explanation = becausal.explain(scene.image, model, confidence=0.9, grain=8)
+    explanation = becausal.explain(scene.image, model)
 
     visible = explanation.visible
     on_object = np.count_nonzero(visible & scene.visible) / explanation.pixels
     on_strips = np.count_nonzero(visible & scene.occluder) / explanation.pixels
     print(f"{explanation.label} ({explanation.confidence:.3f}), {explanation.calls} calls")
-    print(f"sufficient: {explanation.size:.1%} of the view, confidence {explanation.checks.confidence:.3f}")
-    print(f"{on_object:.0%} of it on the object, {on_strips:.0%} on the strips")
+    for level in explanation.levels:
+        print(f"{level.name}: {level.size:.1%} of the view, confidence {level.checks.confidence:.3f}")
+    print(f"{on_object:.0%} of the last one on the object, {on_strips:.0%} on the strips")
 
-    row, column = np.argwhere(visible)[0]
+    row, column = np.argwhere(visible & ~explanation.levels[-2].visible)[0]  # only the last level has this pixel
     why = explanation.why(int(row), int(column))
     print(f"pixel ({row}, {column}): {why.text}")
     before, after = (model.classify(image[None])[0, scene.label_index] for image in (why.shown, why.without))

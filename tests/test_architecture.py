@@ -260,8 +260,8 @@ for method in ("causal", "dc-causal"):
 
 def test_the_public_names():
     assert sorted(becausal.__all__) == [
-        "BecausalError", "Checks", "Claim", "Explanation", "Failure", "Request", "Status", "__version__", "check", "classify",
-        "explain", "explain_many", "load_model", "verify",
+        "BecausalError", "Checks", "Claim", "Explanation", "Failure", "Request", "Status", "__version__", "check",
+        "classify", "explain", "explain_many", "load_model", "verify",
     ]  # fmt: skip
     assert all(hasattr(becausal, name) for name in becausal.__all__)
 

@@ -41,9 +41,11 @@ def failing(last):
 
 fails_early, fails_halfway = failing(2), failing(5)
 
+random = np.random.default_rng(0)
+
 def changes_its_mind(batch):
     scores = predict(batch)
-    noise = np.random.default_rng().uniform(0, 0.2, len(batch))
+    noise = random.uniform(0, 0.5, len(batch))
     return np.stack([scores[:, 0] * (1 - noise), 1 - scores[:, 0] * (1 - noise)], axis=1)
 
 def says_nan(batch):

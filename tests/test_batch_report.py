@@ -63,11 +63,18 @@ def test_the_page_needs_nothing_and_escapes_everything(page):
 
 def test_the_page_has_every_picture_in_its_table(page, place):
     data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
-    assert data["columns"] == ["id", "image", "label", "confidence", "size", "pieces", "calls", "inside", "error"]
+    assert " ".join(data["columns"]) == "id image label confidence alone size label_size pieces calls inside error"
+    rows = [dict(zip(data["columns"], row, strict=True)) for row in data["rows"]]
     assert [row[0] for row in data["rows"]] == list(range(12))
     assert data["rows"][5][-1].startswith("p05.png is no image")
-    assert data["rows"][0][7] == pytest.approx(1.0)
-    assert data["rows"][2][7] == 0.0
+    assert rows[0]["inside"] == pytest.approx(1.0)
+    assert rows[2]["inside"] == 0.0
+    assert all(0 < row["label_size"] <= row["size"] for row in rows if row["error"] is None)
+    with BatchRun(place / "one") as run:
+        done = next(run.rows("state = 'done'"))
+        levels = run.load(done["id"]).levels
+    assert (done["level"], done["size"], done["label_size"]) == ("most", levels[-1].size, levels[0].size)
+    assert ", label " in page
 
 
 def test_the_page_finds_explanations_outside_of_their_object(page, place):

@@ -264,7 +264,7 @@ def test_torchvision(monkeypatch):
     ],
 )
 def test_libraries_that_are_not_installed(monkeypatch, library, spec, extra):
-    expected = rf"pip install torch {library} \(the extra becausal\[{extra}\]\)"
+    expected = rf"pip install torch {library} onnx \(the extra becausal\[{extra}\]\)"
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(MissingExtraError, match=f"needs {library}.*{expected}"):
         load_model(spec)
@@ -276,7 +276,7 @@ def test_libraries_that_are_not_installed(monkeypatch, library, spec, extra):
 def test_the_network_of_the_scenes_without_torch(monkeypatch):
     monkeypatch.delitem(sys.modules, "becausal.scenes.network", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(MissingExtraError, match=r"pip install torch \("):
+    with pytest.raises(MissingExtraError, match=r"pip install torch onnx \("):
         importlib.import_module("becausal.scenes.network")
 
 

@@ -35,6 +35,7 @@ from becausal.interfaces.cli.options import OptionGroup, expand_options
 from becausal.interfaces.cli.progress import InterruptHandler, ProgressBar
 from becausal.methods import read_meanings
 from becausal.models.loading import Loading
+from becausal.render.wording import describe_level
 
 MODEL = """
 import numpy as np
@@ -115,8 +116,15 @@ def test_the_summary_has_a_line_for_every_explanation(place: Path, capsys: pytes
         f"{lines[1]}, confidence {found.others[0].checks.confidence:.2f}, sufficient, minimal at 4 px, not necessary",
     ]
     assert "note 2 of 3 explanations were found" in said
-    assert run(*words) == 0
+    assert run(*words, "--smallest") == 0
     assert capsys.readouterr().out.count("of the view: ") == 1
+    assert run(*words) == 0
+    said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    levels = Explanation.load("becausal-out/two").levels
+    assert [line for line in said if line.startswith("level ")] == [
+        f"level {level.name} {describe_level(level)}" for level in reversed(levels)
+    ]
+    assert [level.name for level in levels] == ["label", "half", "most"]
 
 
 def test_json_is_one_document_and_nothing_else(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -348,13 +356,14 @@ def test_inspect_classifies_several_images(place: Path, capsys: pytest.CaptureFi
 def test_compare_keeps_a_share_of_the_confidence(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["compare", "photo.png", "--model", "python:net.py:predict", "--methods", "causal,random", "--fill", "black"]
     sizes = []
-    for extra in ([], ["--confidence", "0.9"]):
+    for extra in (["--smallest"], ["--confidence", "0.9"], []):
         assert run(*words, *extra, "--json", "--out", f"out{len(extra)}") == 0
         rows = json.loads(capsys.readouterr().out)["rows"]
         sizes.append([row["pixels"] for row in rows])
         assert len(rows) == 2
-        if extra:
+        if extra != ["--smallest"]:
             assert all(row["confidence"] >= 0.9 for row in rows)
+    assert [[level["name"] for level in row["levels"]] for row in rows] == [["label", "half", "most"]] * 2
     assert sizes[0][0] < sizes[1][0]
 
 
@@ -445,7 +454,7 @@ def test_the_demo_measures_the_photobomber(place: Path, capsys: pytest.CaptureFi
     print_demo(explanation, 0.0, Path("here"))
     said = " ".join(capsys.readouterr().out.split())
     assert "The model says bright" in said
-    assert "on the occluder 0 % of them" in said
+    assert "on the occluder 0 % of the level most" in said
     assert "becausal explain photo.jpg --model" in said
 
 

@@ -31,6 +31,7 @@ from becausal.render.comparison import (
     choose_columns,
     describe_settings,
     describe_shortfall,
+    describe_sizes,
     format_row,
 )
 from becausal.render.comparison_page import render_comparison
@@ -141,6 +142,19 @@ def test_the_same_again() -> None:
     again = compare_methods(SCENE.image, bundled(), ("centre",), truth=SCENE.occluder.astype(np.uint8) * 255)
     mine = again.rows[0].record() | {"seconds": 0}
     assert mine == compared().rows[2].record() | {"seconds": 0}
+
+
+def test_the_sizes_of_the_explanation_and_of_its_label_level_are_shown() -> None:
+    page = render_comparison(compared())
+    assert "label size" in choose_columns(compared())
+    for row in compared().rows:
+        if row.explanation is not None:
+            sizes = describe_sizes(row.explanation)
+            assert sizes == f"{format_row(row)['size']} (label {format_row(row)['label size']})"
+            assert f"{sizes} of the view" in page
+    first = compared().first
+    single = replace(compared().rows[0], explanation=replace(first, levels=(first.level,)))
+    assert "label size" not in choose_columns(Comparison((single,)))
 
 
 def test_a_grain_is_kept_by_all() -> None:

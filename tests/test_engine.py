@@ -645,7 +645,7 @@ def batch_dependent(**attributes):
 )
 def test_rounding_that_depends_on_the_batch_is_a_note_and_no_refusal(inputs, effect, is_noted):
     model = batch_dependent(inputs=inputs, effect=effect)
-    explanation = becausal.explain(picture(), model, fill="black")
+    explanation = becausal.explain(picture(), model, fill="black", smallest=True)
     notes = [note for note in explanation.notes if "depend on the batch" in note]
     assert bool(notes) == is_noted
     assert explanation.checks.sufficient
@@ -656,6 +656,17 @@ def test_rounding_that_depends_on_the_batch_is_a_note_and_no_refusal(inputs, eff
         assert "differs by up to 0.0040" in notes[0]
         assert "--batch-size 1" in notes[0]
         assert all(claim.holds for claim in explanation.verify(model) if claim.name == "confidence")
+
+
+def test_rounding_does_not_take_a_level_away_that_is_at_its_limit():
+    """A set that keeps just 90 % of the confidence has a little less in another batch."""
+    found = []
+    for seed in range(4):
+        model = batch_dependent(inputs="float16", effect=0.004)
+        explanation = becausal.explain(picture(), model, fill="black", seed=seed)
+        assert (explanation.stopped_by, explanation.checks.sufficient) == ("finished", True)
+        found.append(explanation.checks.confidence - 0.004 < 0.9 * explanation.confidence)
+    assert any(found)
 
 
 def test_the_confidence_of_the_whole_view_may_depend_on_the_batch_too():

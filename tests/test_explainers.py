@@ -212,16 +212,17 @@ def test_every_option_has_a_description(name):
 
 
 def test_the_tuning_of_causal_is_for_python_only():
-    assert [option.name for option in list_options("causal")] == ["grain", "effort", "several", "overlap"]
+    assert [option.name for option in list_options("causal")] == ["grain", "effort", "several", "smallest", "overlap"]
     for option in ({"tuning": "survey=0"}, {"survey": "0"}):
-        with pytest.raises(OptionError, match=r"has no option.*it has grain, effort, several, overlap$"):
+        with pytest.raises(OptionError, match=r"has no option.*it has grain, effort, several, smallest, overlap$"):
             make_explainer("causal", option)
     with pytest.raises(OptionError, match="must be a Tuning"):
         make_explainer("causal", {"tuning": {"magic": 1}})
 
 
 def test_recorded_options_are_json_and_make_the_same_method():
-    assert options_of(Causal(grain=2)) == {"grain": 2, "effort": 1100, "several": 1, "overlap": 0.0}
+    plain = {"grain": 2, "effort": 700, "several": 1, "smallest": False, "overlap": 0.0}
+    assert options_of(Causal(grain=2)) == plain
     tuned = Causal(several=2, tuning=Tuning(survey=0, reheat=(0.2,)))
     record = json.loads(json.dumps(options_of(tuned)))
     assert record["tuning"] == {"survey": 0, "reheat": [0.2]}

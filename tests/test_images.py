@@ -18,7 +18,7 @@ import becausal
 from becausal.core.contracts import Geometry
 from becausal.core.errors import ImageError
 from becausal.core.frames import plan_frame
-from becausal.images.loading import Frame, InputImage, load_image, make_view
+from becausal.images.loading import Frame, InputImage, load_image, make_view, shown_original
 
 
 def save(tmp_path, image, name="picture.png", **options):
@@ -439,3 +439,15 @@ def test_pictures_are_plain_records():
     assert picture.grid == (2, 3)
     with pytest.raises(AttributeError):
         picture.name = "c"
+
+
+def test_the_original_is_kept_for_figures_only_where_the_view_differs() -> None:
+    image = load_image(np.zeros((300, 2000, 3), np.uint8))
+    view = make_view(image, Geometry((32, 32)))
+    shown = shown_original(image, view.frame)
+    assert shown is not None
+    assert shown.shape == (154, 1024, 3)
+    small = load_image(np.full((40, 50, 3), 7, np.uint8))
+    same = shown_original(small, make_view(small, Geometry((32, 32))).frame)
+    np.testing.assert_array_equal(same, small.pixels)
+    assert shown_original(small, make_view(small, None).frame) is None

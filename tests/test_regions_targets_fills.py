@@ -82,8 +82,10 @@ def test_cells_number_boxes_of_the_grain_row_by_row(grid, grain):
     assert set(found.ravel()) == set(range(int(np.prod(counts))))
 
 
-def test_default_grain_is_a_56th_of_the_longest_side():
-    assert [default_grain(g) for g in [(224, 224), (4, 4), (128, 128), (100, 448), (2000,)]] == [4, 1, 2, 8, 36]
+def test_default_grain_is_a_28th_of_the_longest_side():
+    grids = [(224, 224), (4, 4), (128, 128), (100, 448), (2000,)]
+    assert [default_grain(grid) for grid in grids] == [8, 1, 5, 16, 71]
+    assert [default_grain(grid, 56) for grid in grids] == [4, 1, 2, 8, 36]
 
 
 def flood(visible):

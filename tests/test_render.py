@@ -1,5 +1,6 @@
 """Figures and the report, from hand-made explanations: any grid, any number of channels, any label."""
 
+import base64
 import dataclasses
 import io
 import re
@@ -8,6 +9,7 @@ import sys
 import threading
 from html.parser import HTMLParser
 from importlib.resources import files
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,22 +18,35 @@ from jinja2 import UndefinedError
 from PIL import Image
 
 from becausal.api.explanation import Explanation
-from becausal.core.checks import CheckedSet, Checks
+from becausal.core.checks import CheckedSet, Checks, Level
 from becausal.core.explanation import NamedScore, Origin
 from becausal.core.frames import Frame
 from becausal.core.request import Request
 from becausal.core.stats import Stats
 from becausal.core.targets import Target
 from becausal.render.command import format_command
-from becausal.render.figures import explanation_png, plot, plot_map, png_bytes, printable
+from becausal.render.figures import explanation_png, new_figure, plot, png_bytes, printable
 from becausal.render.pages import render_page
-from becausal.render.painting import COLOURS, colour_of, dilate, paint_explanation, paint_mutant
+from becausal.render.painting import (
+    COLOURS,
+    colour_of,
+    dilate,
+    line_of,
+    paint_explanation,
+    paint_image,
+    paint_map,
+    paint_mutant,
+    rgb_of,
+)
 from becausal.render.report import render_report
-from becausal.render.sheets import as_level, choose_scale, choose_slices, lay_out
-from becausal.render.signals import find_intervals
+from becausal.render.sheets import as_heat, choose_scale, choose_slices, enlarge, lay_out, lay_out_original
+from becausal.render.signals import draw_curve, find_intervals
+from becausal.render.thumbnails import make_thumbnail
 from becausal.render.wording import (
     as_text,
     describe_checks,
+    describe_extent,
+    describe_level,
     describe_stop,
     describe_target,
     format_confidence,
@@ -92,7 +107,7 @@ def size_of(png: bytes) -> tuple[int, int]:
 @pytest.mark.parametrize(("channels", "dtype"), [(1, "float32"), (3, "uint8"), (5, "float64")])
 def test_every_grid_is_drawn(grid: tuple[int, ...], channels: int, dtype: str) -> None:
     explanation = make(grid, channels, dtype)
-    for png in (explanation_png(explanation), png_bytes(plot_map(explanation))):
+    for png in (explanation_png(explanation), png_bytes(plot(explanation))):
         assert size_of(png)[0] >= 400 or grid == (700, 20)
     assert "<figure>" in render_report(explanation)
 
@@ -107,12 +122,13 @@ def test_the_explanation_shows_exactly_its_own_pixels() -> None:
     with Image.open(io.BytesIO(explanation_png(explanation))) as image:
         drawn = np.asarray(image.convert("RGB"))
     scale = drawn.shape[1] // 56
-    assert drawn.shape == (28 * scale, 56 * scale, 3)
+    assert drawn.shape[1:] == (56 * scale, 3)
+    drawn = drawn[: 28 * scale]  # the legend is below
     shown = explanation.visible.repeat(scale, 0).repeat(scale, 1)
     view = explanation.view.repeat(scale, 0).repeat(scale, 1)
     np.testing.assert_array_equal(drawn[shown], view[shown])
     ring = dilate(shown, 4)
-    assert drawn[~ring].max() < 110  # the rest lies in the dark
+    assert drawn[~ring].min() > 110  # the rest lies under a light veil
 
 
 def test_a_mutant_is_painted_as_it_was_asked() -> None:
@@ -132,21 +148,21 @@ def test_the_whole_view_and_nothing_can_be_painted() -> None:
 
 @pytest.mark.parametrize("values", [np.zeros((8, 8)), -np.ones((8, 8)), np.full((8, 8), np.nan), np.eye(8) * 1e-300])
 def test_odd_maps_are_drawn(values: np.ndarray) -> None:
-    assert size_of(png_bytes(plot_map(dataclasses.replace(make((8, 8)), responsibility=values))))[0] >= 400
-    assert np.isfinite(as_level(values)).all()
-    assert np.abs(as_level(values)).max() <= 1
+    assert size_of(png_bytes(plot(dataclasses.replace(make((8, 8)), responsibility=values))))[0] >= 400
+    assert np.isfinite(as_heat(values)).all()
+    assert np.abs(as_heat(values)).max() <= 1
 
 
 @pytest.mark.parametrize("label", ["$x_1$ and $", "\\frac", "a\nb\tc", "大熊猫 🐼", "x" * 500, "", "100 % {sure}"])
 def test_any_label_can_be_a_title(label: str) -> None:
     explanation = make(label=label)
-    png_bytes(plot_map(explanation))
+    png_bytes(plot(explanation))
     png_bytes(plot(explanation))
     assert len(printable(label)) <= 72
 
 
 def test_the_same_explanation_gives_the_same_bytes() -> None:
-    assert png_bytes(plot_map(make())) == png_bytes(plot_map(make()))
+    assert png_bytes(plot(make())) == png_bytes(plot(make()))
     assert explanation_png(make()) == explanation_png(make())
     assert render_report(make()) == render_report(make())
 
@@ -221,7 +237,7 @@ def test_the_report_needs_nothing_but_itself() -> None:
 
 def test_the_report_says_what_was_found() -> None:
     words = " ".join("".join(Page(render_report(make())).words).replace("\xa0", " ").split())
-    assert "The model says bus (0.97). These 10 % of the pixels alone are sufficient for bus." in words
+    assert "The model says bus (0.97). 10 % of the pixels (160) alone keep bus with a confidence of 0.41." in words
     assert "Stopped early" not in words
     assert "becausal explain photo.jpg" in words
 
@@ -262,28 +278,31 @@ def ask_about(target: Target, score: NamedScore, **changes: object) -> Explanati
     [
         (
             ask_about(Target(291, top=5), LION, top=COUGAR),
-            "The model says cougar (0.81). These 10 % of the pixels alone keep lion (0.03) among the top 5 labels.",
+            "The model says cougar (0.81). 10 % of the pixels (160) alone keep lion (0.03) among the top 5 labels "
+            "with a confidence of 0.41.",
         ),
         (
             ask_about(Target(291, top=5), LION),
-            "The model gives lion a confidence of 0.03. These 10 % of the pixels alone keep lion among the top 5 labels.",
+            "The model gives lion a confidence of 0.03. 10 % of the pixels (160) alone keep lion among the top 5 labels "
+            "with a confidence of 0.41.",
         ),
         (
             ask_about(Target(286, against=291), COUGAR, top=COUGAR, rival=LION),
-            "The model says cougar (0.81). These 10 % of the pixels alone keep cougar ahead of lion.",
+            "The model says cougar (0.81). 10 % of the pixels (160) alone keep cougar ahead of lion with a confidence "
+            "of 0.41.",
         ),
         (
-            ask_about(Target(286, floor=0.729), COUGAR),
-            "The model says cougar (0.81). These 10 % of the pixels alone are sufficient for cougar, with a confidence of "
-            "at least 0.73.",
+            ask_about(Target(286, floor=0.729), COUGAR, checks=Checks(True, float("nan"))),
+            "The model says cougar (0.81). 10 % of the pixels (160) alone keep cougar with a confidence of at least 0.73.",
         ),
         (
             ask_about(Target(291, threshold=0.5), NamedScore("lion", 291, 0.6), top=COUGAR),
-            "The model says lion (0.60). These 10 % of the pixels alone keep lion at a probability of at least 0.5.",
+            "The model says lion (0.60). 10 % of the pixels (160) alone keep lion at a probability of at least 0.5 with a "
+            "confidence of 0.41.",
         ),
         (
-            ask_about(Target(291), NamedScore("lion", 291, float("nan"))),
-            "The model says lion. These 10 % of the pixels alone are sufficient for lion.",
+            ask_about(Target(291), NamedScore("lion", 291, float("nan")), checks=Checks(True, float("nan"))),
+            "The model says lion. 10 % of the pixels (160) alone keep lion.",
         ),
         (
             ask_about(Target(286), COUGAR, checks=Checks(False, 0.2)),
@@ -338,6 +357,140 @@ def test_a_coarser_grain_says_why_and_how_to_go_on() -> None:
     assert "asked for" not in describe_checks(explanation)[1].meaning
 
 
+# Levels
+
+
+def make_levels(grid: tuple[int, ...] = (36, 54), *, original: bool = False) -> Explanation:
+    """Three nested levels; with an original of twice the size, of which the view is the middle."""
+    sides = [(side // 3, side // 3 + max(1, side // 3)) for side in grid]
+    levels = []
+    for number, (name, share) in enumerate((("label", 0.0), ("half", 0.5), ("most", 0.9))):
+        visible = np.zeros(grid, bool)
+        visible[tuple(slice(start, stop + 3 * number) for start, stop in sides)] = True
+        levels.append(Level(visible, Checks(True, 0.31 + 0.3 * number, True, 4, 5 - 2 * number), name, share))
+    explanation = dataclasses.replace(
+        make(grid), visible=levels[-1].visible, checks=levels[-1].checks, levels=tuple(levels), target=Target(3, floor=0.87)
+    )
+    if not original:
+        return explanation
+    h, w = grid
+    pixels = np.full((2 * h, 4 * w, 3), 20, np.uint8)
+    frame = Frame((2 * h, 4 * w), (h, 2 * w), (0, w // 2), grid)
+    return dataclasses.replace(explanation, original=pixels, frame=frame)
+
+
+def test_every_sentence_names_the_level_its_pixels_and_its_confidence() -> None:
+    explanation = make_levels()
+    sentence = (
+        "The model says bus (0.97). 22 % of the pixels (432) alone keep bus with a confidence of 0.91. 11 % (216) are "
+        "enough for the label alone (confidence 0.31)."
+    )
+    assert as_text(headline(explanation)) == sentence
+    lines = str(explanation).splitlines()
+    assert lines[0] == sentence
+    assert lines[1].startswith("level most: 22 % of the view: 432 pixels in 1 piece, confidence 0.91, sufficient, minimal")
+    assert lines[3].startswith("level label: 11 % of the view: 216 pixels in 1 piece, confidence 0.31")
+    assert describe_level(explanation.levels[1]) == (
+        "16 % of the view: 315 pixels in 1 piece, confidence 0.61, enough for half of the confidence"
+    )
+    text = figure_text(plot(explanation))
+    assert "most of the confidence (90 %): 22 %" in text
+    assert "the label: 11 % of the pixels (216), confidence 0.31" in text
+
+
+def test_an_outer_level_is_minimal_in_what_it_adds() -> None:
+    explanation = make_levels()
+    sufficient, minimal, necessary = describe_checks(explanation)[:3]
+    assert sufficient.meaning.endswith("keep the label and 90 % of its confidence")
+    assert minimal.meaning == (
+        "no cell of 4 × 4 pixels that it adds to the level inside it can be removed without losing the label or 90 % of its "
+        "confidence (1 removal tested)"
+    )
+    assert necessary.meaning == "when these pixels are masked, the label or 90 % of its confidence is lost"
+    same = dataclasses.replace(explanation, checks=dataclasses.replace(explanation.checks, cells=0))
+    assert describe_checks(same)[1].meaning == "it adds nothing to the level inside it"
+
+
+def test_holes_are_counted_in_words() -> None:
+    visible = np.ones((9, 9), bool)
+    visible[4, 4] = False
+    assert describe_extent(CheckedSet(visible, Checks(True, 0.5))) == "99 % of the view: 80 pixels in 1 piece with 1 hole"
+    assert describe_extent(CheckedSet(np.array([1, 0, 1], bool), Checks(True, 0.5))).endswith("2 samples in 2 pieces")
+
+
+def near(drawn: np.ndarray, colour: str) -> np.ndarray:
+    return np.abs(drawn.astype(float) - rgb_of(colour)).max(axis=-1) < 40
+
+
+@pytest.mark.parametrize("value", [0, 255])
+def test_levels_are_contour_lines_on_dark_and_light_images(value: int) -> None:
+    explanation = make_levels()
+    sheet = lay_out(dataclasses.replace(explanation, view=np.full((36, 54, 3), value, np.uint8)))
+    for drawn in (paint_explanation(sheet), paint_map(sheet)):
+        for number, level in enumerate(explanation.levels):
+            inside = enlarge(level.visible, sheet.scale)
+            rim = dilate(inside, 3) & dilate(~inside, 3)  # along the edge of the level
+            assert near(drawn, line_of(number, 3).colour)[rim].mean() > 0.05
+        assert (drawn[dilate(enlarge(explanation.visible, sheet.scale), 6)].max(axis=-1) < 70).any()  # the dark line
+    outside = ~dilate(enlarge(explanation.visible, sheet.scale), 6)
+    assert (paint_explanation(sheet)[outside] > 110).all()  # a light veil: a dark object stands out
+
+
+def test_an_explanation_is_drawn_on_the_original_image() -> None:
+    explanation = make_levels(original=True)
+    sheet = lay_out_original(explanation)
+    h, w = sheet.visible.shape
+    assert w >= 800
+    assert abs(w / h - 216 / 72) < 0.02
+    assert sheet.in_view is not None
+    assert 0.45 < sheet.in_view.mean() < 0.55
+    assert sheet.visible.mean() == pytest.approx(explanation.visible.mean() / 2, rel=0.05)
+    assert all((small <= large).all() for small, large in pairwise((*sheet.inner, sheet.visible)))
+    image = paint_image(sheet)
+    assert image[~dilate(sheet.in_view, 2)].min() > image[sheet.in_view].max()  # what the model does not see is faded
+    assert size_of(explanation_png(explanation))[0] == w
+    report = render_report(explanation)
+    assert "72 × 216; the model sees the part inside the frame, as 36 × 54." in report
+    with np.load(io.BytesIO(explanation.files(render=False)["arrays.npz"])) as arrays:
+        assert "original" not in arrays
+    assert lay_out_original(dataclasses.replace(explanation, original=None)).visible.shape == (36, 54)
+
+
+@pytest.mark.parametrize("grid", [(400,), (36, 54), (12, 18, 18)])
+def test_levels_are_shown_in_every_figure_and_on_the_report(grid: tuple[int, ...]) -> None:
+    explanation = make_levels(grid)
+    assert size_of(explanation_png(explanation))[0] >= 400
+    assert "half of the confidence: " in figure_text(plot(explanation))
+    text = render_report(explanation)
+    page = Page(text)
+    words = " ".join("".join(page.words).replace("\xa0", " ").split())
+    assert page.tags.count("tr") >= 4
+    for name, confidence in (("Label", "0.31"), ("Half", "0.61"), ("Most", "0.91")):
+        assert re.search(rf"{name} ?(the label|half of|most of).*?{confidence}", words)
+    assert "Checks of the level most" in words
+    if len(grid) > 1:
+        assert text.count('type="radio"') == 3  # one image for each level, without a script
+        assert page.tags.count("img") == 7
+        assert text.index('id="level-3" checked') > 0
+    assert "script" not in page.tags
+
+
+def test_spans_of_inner_levels_are_darker() -> None:
+    figure = new_figure(6, 2)
+    draw_curve(figure.add_subplot(), make_levels((400,)))
+    colours = [span.get_facecolor()[:3] for span in figure.axes[0].patches]
+    assert len(set(colours)) == 3
+    assert sum(colours[-1]) < sum(colours[0])
+
+
+def test_a_thumbnail_shows_the_outer_and_the_inner_level() -> None:
+    explanation = dataclasses.replace(make_levels(), view=np.full((36, 54, 3), 60, np.uint8))
+    content = base64.b64decode(make_thumbnail(explanation).partition(",")[2])
+    with Image.open(io.BytesIO(content)) as image:
+        drawn = np.asarray(image.convert("RGB")).astype(float)
+    assert ((drawn[..., 2] - drawn[..., 0]) > 80).sum() > 40  # blue, around the label
+
+
 # Several explanations
 
 
@@ -365,14 +518,14 @@ def test_every_explanation_is_drawn_in_its_colour() -> None:
     assert len(set(COLOURS)) == len(COLOURS)
     for number, found in enumerate(explanation.sets):
         alone = paint_explanation(lay_out(explanation).only(number))
-        assert alone[::scale, ::scale][~dilate(found.visible, 2)].max() < 110  # the others are not shown
+        assert alone[::scale, ::scale][~dilate(found.visible, 2)].min() > 110  # the others are not shown
 
 
 @pytest.mark.parametrize("grid", [(400,), (32, 48), (12, 18, 18)])
 def test_every_explanation_has_its_numbers(grid: tuple[int, ...]) -> None:
     explanation = make_several(grid)
     unit = {1: "sample", 2: "px", 3: "voxel"}[len(grid)]
-    for text in (figure_text(plot(explanation)), figure_text(plot_map(explanation)), str(explanation)):
+    for text in (figure_text(plot(explanation)), figure_text(plot(explanation)), str(explanation)):
         for confidence in ("0.41", "0.62", "0.35"):
             assert f"confidence {confidence}, sufficient" in text
         assert text.count(f"minimal at 4 {unit}") == 2
@@ -463,13 +616,13 @@ def test_numbers_are_said_plainly() -> None:
 def test_the_command_repeats_every_option() -> None:
     explanation = make()
     target = Target(3, top=5, floor=0.486)
-    request = dataclasses.replace(explanation.origin.request, max_calls=900, several=2)
+    request = dataclasses.replace(explanation.origin.request, max_calls=900, several=2, confidence=0.5, seeds=3)
     origin = dataclasses.replace(explanation.origin, image="my photo.jpg", request=request)
     words = format_command(dataclasses.replace(explanation, target=target, origin=origin)).replace(" \\\n    ", " ")
     assert words == (
         "becausal explain 'my photo.jpg' --model net.onnx --labels names.txt --resize 256 --method dc-causal "
         "--option partitions=50 --option strict=False --top 5 --confidence 0.5 --fill grey --fill blur "
-        "--seed 7 --several 2 --max-calls 900"
+        "--seed 7 --seeds 3 --several 2 --max-calls 900"
     )
 
 
@@ -482,6 +635,10 @@ def test_the_command_leaves_out_defaults_and_names_files_by_their_full_path() ->
     )
     words = format_command(dataclasses.replace(explanation, origin=origin)).replace(" \\\n    ", " ")
     assert words == "becausal explain '/my photos/a.jpg' --model net.onnx --labels /names.txt"
+    levels = dataclasses.replace(explanation, origin=origin, target=Target(3, floor=0.87))  # the default keeps 0.9
+    assert format_command(levels).replace(" \\\n    ", " ") == words
+    smallest = dataclasses.replace(origin, request=Request(smallest=True))
+    assert "--smallest" in format_command(dataclasses.replace(explanation, origin=smallest))
     asked = Request(target="dog", grain=None, options={"effort": 7}, confidence=0.9)
     origin = dataclasses.replace(origin, request=asked, files={})
     words = format_command(dataclasses.replace(explanation, origin=origin, target=Target(3, floor=0.87)))

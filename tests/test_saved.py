@@ -504,11 +504,13 @@ def test_a_label_that_the_model_does_not_have(place: Path, capsys: pytest.Captur
     assert "unexpected" not in capsys.readouterr().err
 
 
-def test_claims_that_would_take_all_memory(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("has_levels", [False, True])
+def test_claims_that_would_take_all_memory(place: Path, capsys: pytest.CaptureFixture[str], has_levels: bool) -> None:
     grid = (2000, 2000)
     pixels = np.zeros((*grid, 3), np.uint8)
     repack(
         place / "saved",
+        levels=np.ones((3, *grid), bool) if has_levels else ...,
         visible=np.ones(grid, bool),
         responsibility=np.zeros(grid),
         view=pixels,
@@ -516,7 +518,12 @@ def test_claims_that_would_take_all_memory(place: Path, capsys: pytest.CaptureFi
         others=np.zeros((0, *grid), bool),
     )
     same = {"original": grid, "resized": grid, "origin": (0, 0), "grid": grid}
-    change("saved", frame=same, checks__minimal_grain=1)
+    change("saved", frame=same, checks__minimal_grain=None if has_levels else 1)
+    if has_levels:
+        records = json.loads((place / "saved" / "explanation.json").read_text())["levels"]
+        change("saved", levels=[{**record, "minimal_grain": 1} for record in records])
+    else:
+        change("saved", levels=...)
     assert "GB of memory" in refused(capsys, "verify", "saved")
 
 

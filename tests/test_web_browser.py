@@ -113,13 +113,35 @@ COUNT_SHOWN = """canvas => {
 }"""
 
 
+def check_levels(page):
+    """The levels are named stops of the slider: by button, by dragging close to one, and with the keyboard."""
+    levels = json.loads(page.get_attribute("#bc-stage section", "data-result"))["levels"]
+    assert list(levels) == ["label", "half", "most"]
+    for name, pixels in levels.items():
+        assert name in page.inner_text(".bc-levels")
+        button = page.locator(".bc-stops button", has_text=name)
+        button.focus()
+        page.keyboard.press("Enter")
+        assert button.get_attribute("aria-pressed") == "true"
+        assert f"({pixels:,} pixels)" in page.inner_text("#bc-reveal .bc-answer")
+        assert pixels * 0.9 <= page.eval_on_selector("#bc-reveal canvas", COUNT_SHOWN) <= pixels  # some pixels are grey
+    stop = int(page.get_attribute(".bc-stops button:last-child", "data-stop"))
+    assert "Level most" in page.inner_text("#bc-reveal .bc-answer")
+    page.dispatch_event("#bc-reveal input", "pointerdown")
+    assert "Level most" in set_slider(page, stop + 1)  # dragged: it snaps
+    page.focus("#bc-reveal input")
+    page.keyboard.press("ArrowRight")
+    assert "Level" not in page.inner_text("#bc-reveal .bc-answer")
+
+
 def test_upload_explain_slide_choose_a_pixel_and_download(visit, bus, tmp_path):
     page = visit()
     assert page.inner_text("h1") == "becausal"
     choose(page, bus)
     assert "bus" in page.inner_text("#bc-label label:first-of-type")
     explain(page)
-    assert re.search(r"The model says bus .* of the pixels alone are sufficient for bus", page.inner_text(".bc-say"))
+    said = r"The model says bus .* alone keep bus with a confidence of .* are enough for the label"
+    assert re.search(said, page.inner_text(".bc-say"))
     assert "sufficient: yes" in page.inner_text(".bc-checks")
 
     page.wait_for_function("document.querySelector('#bc-reveal .bc-answer').textContent.includes('bus')")
@@ -134,6 +156,7 @@ def test_upload_explain_slide_choose_a_pixel_and_download(visit, bus, tmp_path):
     page.focus("#bc-reveal input")
     page.keyboard.press("ArrowRight")
     assert page.inner_text("#bc-reveal .bc-answer") != few
+    check_levels(page)
 
     pixels = page.locator(".bc-pixels")
     row, column = int(pixels.get_attribute("data-row")), int(pixels.get_attribute("data-column"))

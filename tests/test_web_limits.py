@@ -198,7 +198,7 @@ def explain(page, name, photograph):
     shown = page.choose_upload("bright", SimpleNamespace(_data={"token": token}), request)
 
     async def run():
-        async for updates in page.explain("causal", "grey", 1, 0.5, 16, 1, 60, request):
+        async for updates in page.explain("causal", "grey", 1, 0.9, 16, 1, 60, request):
             last = updates
         return last
 
@@ -236,7 +236,7 @@ def test_nothing_is_sent_to_a_page_that_nobody_reads(page, photograph):
     page._explain_task = lambda *arguments, **options: endless
 
     async def run():
-        return [updates async for updates in page.explain("causal", "grey", 1, 0.5, 16, 1, 200, request)]
+        return [updates async for updates in page.explain("causal", "grey", 1, 0.9, 16, 1, 200, request)]
 
     updates = asyncio.run(asyncio.wait_for(run(), 30))
     assert len(updates) == 2  # that it waits, and that it was stopped
@@ -298,11 +298,11 @@ def test_a_falling_curve_is_explained(bright, found):
     ranking = predict_ranking(found, bright)
     steps = [replace(step, prediction=replace(step.prediction, confidence=0.9)) for step in ranking.steps]
     text = results.render_ranking(found, replace(ranking, steps=tuple(steps)))
-    assert "The dashed line marks the explanation." in text
+    assert "The dashed lines mark the levels label, half, most; the last one is\nthe explanation." in text
     assert "falls to" not in text
     steps[-2] = replace(steps[-2], prediction=replace(steps[-2].prediction, confidence=0.25))
     text = results.render_ranking(found, replace(ranking, steps=tuple(steps)))
-    assert "To the right of it the confidence falls to 0.25 although pixels are <em>added</em>" in text
+    assert "To the right of the last one the confidence falls to 0.25 although pixels are <em>added</em>" in text
 
 
 # ---------------------------------------------------------------- hostile files

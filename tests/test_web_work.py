@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from becausal.api import Status
 from becausal.core.checks import CheckedSet
 from becausal.core.contracts import Classifier
 from becausal.core.errors import ImageError, InputError, ModelError, OptionError
+from becausal.core.frames import Frame
 from becausal.images.loading import load_image
 from becausal.interfaces.cli.serve import load_models, name_model
 from becausal.interfaces.web import panels, results
@@ -68,7 +70,7 @@ def scene():
 @pytest.fixture(scope="module")
 def found(model, scene):
     image = decode_image(scene, LIMITS)
-    return becausal.explain(image.pixels, model, confidence=0.9, grain=4)
+    return becausal.explain(image.pixels, model, grain=4)
 
 
 # ---------------------------------------------------------------- jobs
@@ -393,11 +395,13 @@ def test_what_was_not_offered_is_refused(model, values):
 
 
 def test_the_values_of_the_controls_become_a_request(model):
-    request = make_request(TOP_LABELS, model, 128, LIMITS, label=1, share=0.5, cells=16, several=2, max_calls=500)
-    assert (request.target, request.top, request.confidence, request.grain) == (1, 2, 0.5, 8)
+    request = make_request(TOP_LABELS, model, 128, LIMITS, label=1, share=0.9, cells=16, several=2, max_calls=500)
+    assert (request.target, request.top, request.confidence, request.grain) == (1, 2, 0.9, 8)
     assert (request.several, request.max_calls, request.fills) == (2, 500, ("grey",))
     assert make_request(TOP_LABELS, model, 128, LIMITS, method="rise", several=2).several == 1
     assert make_request(TOP_LABELS, model, 128, LIMITS) == becausal.api.Request(grain=4, max_calls=2000)
+    assert make_request(TOP_LABELS, model, 128, LIMITS).shares == (0.0, 0.5, 0.9)
+    assert make_request(TOP_LABELS, model, 128, LIMITS, share=0.0).smallest
 
 
 def test_any_option_of_a_request_can_get_a_control(model):
@@ -521,9 +525,45 @@ def test_the_ranking_is_revealed_from_a_few_pixels_to_all(model, found):
         shown = reveal.entry <= number
         assert np.count_nonzero(shown) == step.pixels
         assert (shown >= found.visible).all() or (shown <= found.visible).all()  # the explanation comes first
-        for among in (found.visible, ~found.visible):  # and each part in the order of the map
+        levels = np.sum([level.visible for level in found.levels], axis=0)
+        for among in (levels == n for n in np.unique(levels)):  # and each part in the order of the map
             there, later = found.responsibility[shown & among], found.responsibility[~shown & among]
             assert there.min(initial=np.inf) >= later.max(initial=-np.inf)
+
+
+def test_the_slider_stops_at_every_level(model, found):
+    reveal = predict_ranking(found, model)
+    assert [level.name for level in found.levels] == ["label", "half", "most"]
+    for stop, level in zip(reveal.stops, found.levels, strict=True):
+        np.testing.assert_array_equal(reveal.entry <= stop, level.visible)
+        assert reveal.steps[stop].prediction.confidence == pytest.approx(level.checks.confidence, abs=1e-4)
+        assert reveal.steps[stop].prediction.holds  # the label, whatever its confidence
+    page = results.render_ranking(found, reveal)
+    check_html(page)
+    for stop, name in zip(reveal.stops, ("label", "half", "most"), strict=True):
+        assert re.search(rf'data-stop="{stop}"[^>]*>{name}<', page)
+
+
+def test_a_witness_is_about_the_level_of_its_pixel(model, found):
+    for number, level in enumerate(found.levels):
+        added = level.visible & ~found.levels[number - 1].visible if number else level.visible
+        for row, column in np.argwhere(added)[:1]:
+            witness = find_witness(found, model, int(row), int(column))
+            assert witness.shown.confidence == pytest.approx(level.checks.confidence, abs=1e-4)
+            assert (witness.shown.holds, witness.without.holds) == (True, False)
+
+
+def test_a_pixel_is_selected_on_the_original_image(found):
+    wide = Frame((128, 512), (128, 512), (0, 192), (128, 128))
+    shown = replace(found, original=np.zeros((128, 512, 3), np.uint8), frame=wide)
+    assert 'data-view="0.000000 1.000000 0.375000 0.250000"' in results.render_explanation(shown, "t" * 32)
+    assert 'data-view="0.000000 1.000000 0.000000 1.000000"' in results.render_explanation(
+        replace(found, original=None), "t" * 32
+    )
+    page = results.render_explanation(found, "t" * 32)
+    assert "Inner line: enough for the label" in page
+    for level in found.levels:
+        assert f">{level.name}<" in page
 
 
 def test_a_witness_keeps_the_target_with_the_pixel_and_loses_it_without(model, found):
@@ -666,7 +706,7 @@ def test_a_second_label_is_explained_as_a_second_label(model, scene):
     assert f"The model says {top[1][1]}" not in page
     if result.explanation.checks.sufficient:
         assert f"alone keep {top[1][1]}" in page
-        assert "among the top 2 labels." in page
+        assert "among the top 2 labels with a confidence of" in page
 
 
 def read_text(page):
@@ -674,13 +714,15 @@ def read_text(page):
 
 
 def test_a_small_confidence_is_not_said_to_be_none(found):
-    from dataclasses import replace
-
+    for alone, said in ((0.9, "0.90"), (0.01, "0.01"), (0.0021, "&lt;0.01")):
+        page = results.render_explanation(replace(found, checks=replace(found.checks, confidence=alone)), "t" * 32)
+        assert f"alone keep bus with a confidence of {said}." in read_text(page)
+    unknown = replace(found, checks=replace(found.checks, confidence=float("nan")))
     for floor, said in ((0.9, "0.90"), (0.01, "0.01"), (0.0021, "0.002")):
-        page = results.render_explanation(replace(found, target=replace(found.target, floor=floor)), "t" * 32)
-        assert f"sufficient for bus, with a confidence of at least {said}." in read_text(page)
-    page = results.render_explanation(replace(found, target=replace(found.target, floor=0.0)), "t" * 32)
-    assert "alone are sufficient for bus." in read_text(page)
+        page = results.render_explanation(replace(unknown, target=replace(found.target, floor=floor)), "t" * 32)
+        assert f"alone keep bus with a confidence of at least {said}." in read_text(page)
+    page = results.render_explanation(replace(unknown, target=replace(found.target, floor=0.0)), "t" * 32)
+    assert "alone keep bus." in read_text(page)
 
 
 def test_a_template_is_given_every_value_it_names():

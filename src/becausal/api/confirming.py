@@ -24,7 +24,7 @@ BATCH_SIZES = (2, 16)  # rows of the batches that are compared with a batch of o
 class Confirmed:
     """A result that was evaluated once more.
 
-    is_lost: whether the label is kept in some batches only. calls: model calls to find out why an answer had changed.
+    is_lost: whether it is sufficient in some batches only. calls: model calls to find out why an answer had changed.
     """
 
     result: SearchResult
@@ -57,8 +57,7 @@ def confirm(engine: Engine, problem: Problem, result: SearchResult, first: float
     Raises:
         UnstableModelError: The model answered the same question in two ways, and not because of the batch.
     """
-    is_half = engine.classifier.info.is_half
-    tolerance = STABLE_HALF if is_half else STABLE
+    is_half, tolerance = engine.classifier.info.is_half, tolerance_of(engine)
     before, after = result.checks.confidence, float(again.confidence[0])
     held = {result.checks.sufficient, bool(again.holds[0])}
     is_about_whole = False
@@ -87,6 +86,11 @@ def confirm(engine: Engine, problem: Problem, result: SearchResult, first: float
     note = _describe(size, is_lost=is_lost)
     calls = effect.calls + 2 * len(problem.backgrounds)
     return Confirmed(replace(result, levels=levels, notes=(*result.notes, note)), is_lost, calls)
+
+
+def tolerance_of(engine: Engine) -> float:
+    """How far a confidence may move between two evaluations."""
+    return STABLE_HALF if engine.classifier.info.is_half else STABLE
 
 
 def find_batch_effect(engine: Engine, problem: Problem, visible: Visible, step: float) -> BatchEffect | None:
@@ -124,5 +128,5 @@ def _differ(answers: list[Answers], step: float) -> bool:
 def _describe(size: float, *, is_lost: bool) -> str:
     effect = "" if np.isnan(size) else f" (confidence differs by up to {size:.4f})"
     if is_lost:
-        effect += ", and the explanation keeps the label in some batches only"
+        effect += ", and the explanation is sufficient in some batches only"
     return f"the model's answers depend on the batch they are evaluated in{effect}: use --batch-size 1 to avoid this"

@@ -1,5 +1,6 @@
 """One image on its way: read, viewed, classified, searched, confirmed, made an Explanation."""
 
+import math
 import platform
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.api.confirming import confirm
+from becausal.api.confirming import confirm, tolerance_of
 from becausal.api.explanation import Explanation
 from becausal.api.origins import make_origin
 from becausal.core.checks import Checks, Level, check, level_name
@@ -178,8 +179,9 @@ def search_and_confirm(job: ImageJob, problem: Problem) -> Search[SearchResult |
         while True:
             try:
                 again = yield with_hints(result.visible[None], uncached=True)
-                again = with_floor(again, job.run.floor)
-                return _confirm(job, replace(problem, target=job.final_target), result, again)
+                floor = max(0.0, job.run.floor - tolerance_of(job.engine))  # rounding may put it below
+                target = replace(problem.target, floor=max(floor, problem.target.floor))
+                return _confirm(job, replace(problem, target=target), result, with_floor(again, floor))
             except Stop as stop:  # without a cause an interrupt just now: the result is there, and this is still allowed
                 if stop.cause is not None:
                     return (yield from _best_after_failure(job, result, stop))
@@ -207,7 +209,7 @@ def _search(job: ImageJob, problem: Problem) -> Search[SearchResult]:
 
 def _only_level(job: ImageJob, checks: Checks) -> Level:
     """The best set so far, as the only level."""
-    share = job.request.shares[-1]
+    share = 0.0 if math.isnan(job.confidence) else job.request.shares[-1]
     return Level(job.run.visible, checks, level_name(share), share)
 
 

@@ -24,8 +24,9 @@ class BenchSettings:
         methods: Names of methods, with options as name:key=value:key=value.
         data: Folder of images, None without one.
         limit: Maximum number of images, None for all.
-        request: What is asked of each explanation. Its method and options are replaced by each of `methods`. With the
-            default grain causal minimises its sets, and maps are cut off where the label is kept.
+        request: What is asked of each explanation. Its method and options are replaced by each of `methods`. Without a
+            confidence, the smallest set that keeps the label is looked for. With the default grain causal minimises its
+            sets, and maps are cut off where the label is kept.
         side: Side of the tiny images of the bench `exact`.
         known: Names of the images of a run that is resumed, which are not filtered again. Does not affect the rows.
     """
@@ -144,9 +145,13 @@ def plain_arms(settings: BenchSettings) -> list[Arm]:
 def make_request(
     settings: BenchSettings, method: str, *, options: Mapping[str, Any] | None = None, **changes: Any
 ) -> Request:
-    """The request for a method written as name:key=value; `options` and `changes` take precedence over the settings."""
+    """The request for a method written as name:key=value; `options` and `changes` take precedence over the settings.
+
+    Without a confidence, a bench measures the smallest sets that keep the label, as the paper does, not levels.
+    """
     name, own = split_method(method)
-    return replace(settings.request, method=name, options=own | dict(options or {}), **changes)
+    smallest = settings.request.confidence is None
+    return replace(settings.request, method=name, options=own | dict(options or {}), smallest=smallest, **changes)
 
 
 def split_method(text: str) -> tuple[str, dict[str, Any]]:

@@ -67,7 +67,7 @@ def run(
         data: Folder of images, for benches that take one.
         methods: Names separated by commas, or "all"; name:key=value sets options. Default: those of the bench.
         limit: Maximum number of images, evenly spaced. Default: that of the bench.
-        request: What is asked of each explanation; its method and options are replaced by those of `methods`.
+        request: What is asked of each explanation, with each of `methods`; without a confidence, the smallest set.
         side: Side of the tiny images of the bench `exact`.
         width: Number of images explained in parallel, by default chosen for the device; does not affect the rows.
         resume: Continue the run in `out`.

@@ -58,6 +58,7 @@ class Row:
             "calls": found.calls,
             "seconds": round(self.seconds, 3),
             "stopped_by": found.stopped_by,
+            "levels": [level.level_summary() for level in found.levels],
             "notes": list(found.notes),
         }
 

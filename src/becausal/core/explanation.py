@@ -144,10 +144,10 @@ class ExplanationRecord(CheckedSet):
     original: Pixels | None = None
 
     def __post_init__(self) -> None:
-        """One level where none is given: the explanation itself."""
-        if not self.levels:
-            share = self.origin.request.confidence or 0.0
-            object.__setattr__(self, "levels", (Level(self.visible, self.checks, level_name(share), share),))
+        """The last level is the explanation itself; it is the only one where none is given."""
+        share = self.levels[-1].share if self.levels else self.origin.request.confidence or 0.0
+        last = Level(self.visible, self.checks, level_name(share), share)
+        object.__setattr__(self, "levels", (*self.levels[:-1], last))
 
     @property
     def level(self) -> Level:

@@ -70,7 +70,7 @@ def run_pipeline(problem: Problem, explainer: Explainer, request: Request, run: 
     if last is not None and not isinstance(explainer, SetExplainer):
         limit = last - min(RESERVE * request.price * len(shares), (last - FIRST_CALL) // 3)
     finding = yield from _find(problem, explainer, request, run, limit)
-    if finding.sets:
+    if finding.sets and len(finding.inner) == len(shares) - 1:
         sets = [Minimal(*found) for found in zip_longest((*finding.inner, finding.sets[0]), finding.inner_grains)]
         sets[-1] = Minimal(finding.sets[0], finding.grain)
     else:
@@ -79,6 +79,8 @@ def run_pipeline(problem: Problem, explainer: Explainer, request: Request, run: 
     levels: list[Level] = []
     for share, floor, minimal in zip(shares, problem.floors or (0.0,), sets, strict=True):
         inner = levels[-1].visible if levels else None
+        if inner is not None and levels[-1].checks.minimal_grain is None and not (minimal.visible & ~inner).any():
+            minimal = replace(minimal, grain=None)  # the same set, so no more is known of it
         checks = yield from keeping(last_checks(minimal, inner), floor)
         levels.append(Level(minimal.visible, checks, level_name(share), share))
     others = []
@@ -132,7 +134,9 @@ def _extract_levels(
         run.stage = "extract"
         search = keeping(showing(extract(saliency, rng), inner), floor)
         visible = yield from ask(run.follow(search, limit=limit))
-        minimal = Minimal(run.visible | inner if visible is None else visible | inner, None)
+        if visible is None and (inner & ~run.visible).any():  # with the best set so far, which keeps every floor
+            sets, inner = [Minimal(run.visible, None) for _ in sets], run.visible
+        minimal = Minimal(run.visible if visible is None else visible | inner, None)
         if grain is not None:
             run.stage = "minimise"
             shaving = keeping(showing(minimise(minimal.visible & ~inner, saliency, finest=grain), inner), floor)

@@ -29,6 +29,7 @@ __all__ = ["Channels", "Frame", "InputImage", "Source", "View", "load_image", "m
 Source = str | bytes | os.PathLike[str] | Image.Image | NDArray[np.generic]
 
 _MOST_PIXELS = 2 * 89_478_485  # twice Pillow's own limit: where Pillow itself refuses
+_SHOWN_SIDE = 1024  # pixels of the longest side of an original in figures
 _MOST_RESIZED = 64_000_000  # beyond this a thin strip is cut before it is resized, not after
 
 
@@ -111,6 +112,15 @@ def make_view(image: InputImage, geometry: Geometry | None, *, channels: int | N
     pixels = to_rgb(image.pixels, image.name)
     frame = plan_frame((pixels.shape[0], pixels.shape[1]), geometry)
     return View(pixels if frame.is_identity else _resize_and_cut(pixels, frame, geometry.interpolation), frame)
+
+
+def shown_original(image: InputImage, frame: Frame) -> NDArray[np.uint8] | None:
+    """The image for figures, (h, w, 3), reduced if it is large; None where the view is the image."""
+    if frame.is_identity:
+        return None
+    reduced = Image.fromarray(to_rgb(image.pixels, image.name))
+    reduced.thumbnail((_SHOWN_SIDE, _SHOWN_SIDE), Image.Resampling.BILINEAR)
+    return np.asarray(reduced, np.uint8).copy()
 
 
 def _load_file(path: Path, channels: Channels) -> InputImage:

@@ -22,7 +22,8 @@ from becausal.core.targets import Target
 from becausal.engine.engine import Engine
 from becausal.methods import make_explainer
 from becausal.models.outputs import OutputDecoder, looks_like_probabilities
-from becausal.models.torch_module import first_tensor, import_torch
+from becausal.models.torch_module import import_torch
+from becausal.models.torch_probe import first_tensor
 
 Tensor = Any  # torch.Tensor; torch is imported only when something is attributed
 Forward = Callable[..., Any]  # from inputs (n, channels, *grid) and further arguments to scores (n, classes)

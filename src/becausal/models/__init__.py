@@ -61,6 +61,7 @@ KINDS: dict[str, ModelKind] = {
     ),
     "bundled": ModelKind("bundled", None, "bundled", "the small classifier of the package's own scenes"),
 }
+_TORCH_KINDS = ("torch", "hf", "timm", "torchvision")
 _SUFFIXES = {".onnx": "onnx", ".keras": "keras", ".h5": "keras", ".hdf5": "keras"}  # files that need no prefix
 
 
@@ -75,6 +76,7 @@ def load_model(
     batch_size: int | None = None,
     threads: int | None = None,
     half: bool = False,
+    runtime: str = "auto",
     endpoint: Mapping[str, Any] | Sequence[str] | None = None,
 ) -> Classifier:
     """Load a classifier by its specification.
@@ -92,6 +94,8 @@ def load_model(
         batch_size: Maximum number of images evaluated at once.
         threads: CPU threads for the model.
         half: Half precision, on a GPU.
+        runtime: What runs a torch module on a CPU: "torch", "onnxruntime" (the module is exported), or "auto":
+            onnxruntime where both return the same.
         endpoint: Options of an `oip:` model, e.g. {"timeout": 10, "price": 0.002}.
 
     Returns:
@@ -125,6 +129,8 @@ def open_model(spec: str | Path, loading: Loading, *, uncached: bool = False) ->
     kind, target = _split_spec(str(spec))
     if loading.endpoint and kind != "oip":
         raise OptionError(f"endpoint options are for oip: models, not for {kind}")
+    if loading.runtime != "auto" and kind not in _TORCH_KINDS:
+        raise OptionError(f"runtime is for torch modules, not for {kind} models: remove --runtime")
     if uncached and kind == "oip":
         loading = replace(loading, endpoint=(*loading.endpoint, "cache=none"))
     settings = resolve_settings(_file_of(kind, target), loading)
@@ -144,6 +150,7 @@ def as_classifier(
     batch_size: int | None = None,
     threads: int | None = None,
     half: bool = False,
+    runtime: str = "auto",
     endpoint: Mapping[str, Any] | Sequence[str] | None = None,
 ) -> Classifier:
     """Make a classifier from a specification, a torch module, a Keras model or a function.
@@ -158,6 +165,7 @@ def as_classifier(
         batch_size: See `load_model`.
         threads: See `load_model`.
         half: See `load_model`.
+        runtime: See `load_model`.
         endpoint: See `load_model`.
 
     Returns:
@@ -181,10 +189,13 @@ def as_classifier(
 
 
 def _wrap(model: Any, settings: ModelSettings) -> Classifier:
-    if keras_file.is_model(model):  # before torch: a Keras model on the torch backend is a torch module as well
-        return keras_file.wrap(model, settings)
-    if torch_module.is_module(model):
+    is_keras = keras_file.is_model(model)  # on the torch backend, a Keras model is a torch module as well
+    if torch_module.is_module(model) and not is_keras:
         return torch_module.wrap(model, settings, _read_module_metadata(model))
+    if settings.loading.runtime != "auto":
+        raise OptionError(f"runtime is for torch modules, not for {type(model).__name__}: remove it")
+    if is_keras:
+        return keras_file.wrap(model, settings)
     if callable(model):
         return python_function.wrap(model, settings)
     raise ModelError(

@@ -12,6 +12,8 @@ from becausal.models.endpoint.options import as_pairs, without_secrets
 from becausal.models.outputs import RETURNS
 from becausal.models.preprocess import PRESETS, Normalisation
 
+RUNTIMES = ("auto", "torch", "onnxruntime")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Loading:
@@ -26,6 +28,7 @@ class Loading:
         batch_size: Maximum number of images evaluated at once.
         threads: CPU threads for the model.
         half: Half precision, on a GPU.
+        runtime: What runs a torch module on a CPU: "torch", "onnxruntime", or "auto".
         endpoint: Options of an `oip:` model, as key=value pairs. They may hold secrets.
     """
 
@@ -59,6 +62,13 @@ class Loading:
     )
     threads: int | None = option(None, "CPU threads for the model.", metavar="N")
     half: bool = option(False, "Run a torch model in half precision (cuda only).")
+    runtime: str = option(
+        "auto",
+        "What runs a torch module on a CPU: torch, onnxruntime (the module is exported), or auto (onnxruntime where both "
+        "return the same).",
+        metavar="|".join(RUNTIMES),
+        choices=RUNTIMES,
+    )
     endpoint: tuple[str, ...] = option(
         (),
         "Option of an oip: model; can be repeated: token_env=VARIABLE, 'header=NAME: VALUE', ca=FILE, timeout=S, "
@@ -92,6 +102,10 @@ class Loading:
                 raise OptionError(f"{name} must be at least 1, not {number}")
         if self.half and self.device == "cpu":
             raise OptionError("half precision needs a GPU: add --device cuda, or remove half")
+        if self.runtime not in RUNTIMES:
+            raise OptionError(f"unknown runtime {self.runtime!r}; expected one of {', '.join(RUNTIMES)}")
+        if self.runtime == "onnxruntime" and self.device != "cpu":
+            raise OptionError(f"onnxruntime runs torch modules on the CPU only, not on {self.device!r}: remove --runtime")
 
     def record(self) -> dict[str, Any]:
         """The options that differ from the defaults, as JSON can hold them; secrets are left out."""

@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,10 +86,20 @@ def _wrap_images(
     return ArrayClassifier(info, composer, run, decoder, batch_size=batch_size, fixed_sizes=fixed)
 
 
-def _open(path: Path, settings: ModelSettings) -> Any:
+def make_session(source: str | bytes, *, threads: int | None, providers: Sequence[Any] = ("CPUExecutionProvider",)) -> Any:
+    """A session for an ONNX file, given by its name or its content. threads: None for one per core."""
     import onnxruntime
 
     onnxruntime.disable_telemetry_events()
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # errors are raised and reported once
+    options.intra_op_num_threads = threads or _count_cores()
+    return onnxruntime.InferenceSession(source, options, providers=list(providers))
+
+
+def _open(path: Path, settings: ModelSettings) -> Any:
+    import onnxruntime
+
     check_file(path)
     device = settings.loading.device
     providers: list[Any] = ["CPUExecutionProvider"]
@@ -103,11 +114,8 @@ def _open(path: Path, settings: ModelSettings) -> Any:
         raise ModelError(f"an ONNX model runs on cpu or cuda, not on {device!r}")
     if settings.loading.half:
         raise ModelError("the precision of an ONNX model is fixed: remove half, or convert the file to float16")
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # errors are raised and reported once
-    options.intra_op_num_threads = settings.loading.threads or _count_cores()
     try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=providers)
+        session = make_session(str(path), threads=settings.loading.threads, providers=providers)
     except Exception as error:  # onnxruntime raises a dozen types of its own, with no common base
         raise ModelError(f"{path} cannot be loaded as an ONNX model: {one_line(error, 200)}") from None
     if len(providers) > 1 and session.get_providers()[0] != "CUDAExecutionProvider":

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from becausal.core.contracts import Pixels, Visible
-from becausal.models.compose import Composer, StagedArrays
+from becausal.models.compose import Composer, Layout, StagedArrays
 from becausal.models.preprocess import Normalisation
 
 Tensor = Any  # torch.Tensor; torch is imported only when a torch model is loaded
@@ -48,10 +48,15 @@ class TensorPool:
 
 @final
 class HostComposer:
-    """Batches for a module on the CPU. They share one buffer, valid until the next batch is made."""
+    """Batches for a module on the CPU. They share one buffer, valid until the next batch is made.
 
-    def __init__(self, normalisation: Normalisation) -> None:
-        self._composer = Composer(normalisation.apply, layout="nchw", dtype=np.dtype(np.float32), is_incremental=True)
+    is_channels_last: whether channels are last in memory. The order of the axes is the same.
+    """
+
+    def __init__(self, normalisation: Normalisation, *, is_channels_last: bool = False) -> None:
+        layout: Layout = "nhwc" if is_channels_last else "nchw"
+        self._composer = Composer(normalisation.apply, layout=layout, dtype=np.dtype(np.float32), is_incremental=True)
+        self._is_channels_last = is_channels_last
         self._last: Tensor = None
 
     def disable_patching(self) -> None:
@@ -62,7 +67,7 @@ class HostComposer:
         """Normalise pixels (n, h, w, channels) and return them as (n, channels, h, w)."""
         import torch
 
-        return torch.from_numpy(self._composer.batch(pixels))
+        return self._order(torch.from_numpy(self._composer.batch(pixels)))
 
     def stage(self, view: Pixels, background: Pixels) -> StagedArrays:
         return self._composer.stage(view, background)
@@ -76,7 +81,11 @@ class HostComposer:
         batch = self._composer.compose(staged, which, visible)
         with torch.inference_mode(False):  # otherwise torch does not count writes to the tensor
             self._last = torch.from_numpy(batch)
-        return self._last
+        return self._order(self._last)
+
+    def _order(self, batch: Tensor) -> Tensor:
+        """A view of the batch as (n, channels, h, w)."""
+        return batch.permute(0, 3, 1, 2) if self._is_channels_last else batch
 
 
 @final

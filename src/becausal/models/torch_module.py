@@ -2,20 +2,23 @@
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from becausal.core.contracts import Grid, ModelInfo, Pixels, Promise, Visible
 from becausal.core.errors import MissingExtraError, ModelError
-from becausal.core.text import one_line
+from becausal.models.loading import Loading
 from becausal.models.outputs import OutputClues, OutputDecoder, make_decoder, make_probe_images, name_classes
 from becausal.models.preprocess import LUMINANCE, Normalisation
 from becausal.models.settings import ModelSettings
 from becausal.models.torch_compose import DeviceComposer, HostComposer, make_composer
 from becausal.models.torch_device import DeviceRunner
+from becausal.models.torch_probe import Tensor, count_channels, find_last_layer, first_tensor, probe
 from becausal.models.user_code import (
     call,
     file_sha256,
@@ -25,7 +28,8 @@ from becausal.models.user_code import (
     stdout_to_stderr,
 )
 
-Tensor = Any  # torch.Tensor; torch is imported only when a torch model is loaded
+if TYPE_CHECKING:
+    from becausal.models.torch_runtime import ModuleRuntime
 
 _MAX_PART = 256  # images per forward pass: more are not faster, and need memory
 
@@ -35,7 +39,7 @@ class TorchClassifier:
     """A torch module as a classifier.
 
     module: the nn.Module, in eval mode, on its device. Its output may be a tensor, a tuple that starts with one, or an
-    object with `logits`. Batches share one buffer, so threads take turns.
+    object with `logits`. runtime: what runs it on a CPU, None for torch. Batches share one buffer, so threads take turns.
     """
 
     def __init__(
@@ -47,8 +51,10 @@ class TorchClassifier:
         decoder: OutputDecoder,
         *,
         batch_size: int,
+        runtime: "ModuleRuntime | None" = None,
     ) -> None:
         self.module = module
+        self._runtime = runtime
         self._info = info
         self._normalisation = normalisation
         self._composer: Any = composer  # each stages its own type of pair
@@ -66,7 +72,9 @@ class TorchClassifier:
 
     @property
     def info(self) -> ModelInfo:
-        return self._info
+        if self._runtime is None:
+            return self._info
+        return replace(self._info, notes=(*self._info.notes, *self._runtime.notes))
 
     @property
     def batch_size(self) -> int:
@@ -100,6 +108,7 @@ class TorchClassifier:
         return self._runner.measure_free_rows(self.stage(blank, blank), geometry.grid)
 
     def stage(self, view: Pixels, background: Pixels) -> Any:
+        self._refresh()
         return self._composer.stage(view, background)
 
     def ask(self, staged: Sequence[Any], which: NDArray[np.intp], visible: Visible) -> NDArray[Any]:
@@ -117,6 +126,7 @@ class TorchClassifier:
     def classify(self, pixels: Pixels) -> NDArray[Any]:
         if self._runner is not None:
             return self._runner.classify(self._composer.to_tensor(pixels).permute(0, 2, 3, 1))
+        self._refresh()
         return self._classify_parts(len(pixels), lambda rows: self._composer.to_tensor(pixels[rows]))
 
     def normalise(self, pixels: Tensor) -> Tensor:
@@ -162,9 +172,17 @@ class TorchClassifier:
                 self._part //= 2
                 torch.cuda.empty_cache()
 
+    def _refresh(self) -> None:
+        """Notice that the module has changed, where an exported copy of it runs."""
+        if self._runtime is not None:
+            with self._lock:
+                self._runtime.refresh()
+
     def _forward(self, batch: Tensor) -> Tensor:
         import torch
 
+        if self._runtime is not None and self._runtime.uses_onnxruntime:
+            return self._runtime.run(batch)
         if self._info.device == "cpu":
             with stdout_to_stderr():
                 return first_tensor(self.module(batch))
@@ -230,15 +248,14 @@ def wrap(
     if loading.threads is not None:
         torch.set_num_threads(loading.threads)
     module = _move(torch, module, device, half=loading.half)
-    channels = _count_channels(torch, module)
+    channels = count_channels(torch, module)
     plan = settings.plan_preprocessing(channels, None)
     composer = make_composer(plan.normalisation, device, half=loading.half)
-    images = composer.to_tensor(make_probe_images(plan.geometry.grid, plan.channels))
-    before = images.clone()
-    raw = _probe(torch, module, images)
-    if isinstance(composer, HostComposer) and not torch.equal(before, images):
-        composer.disable_patching()
-    clues = OutputClues(find_last=lambda: _find_last_layer(torch, module, images))
+    pixels = make_probe_images(plan.geometry.grid, plan.channels)
+    images, start = composer.to_tensor(pixels), time.perf_counter()
+    raw = probe(torch, module, images)
+    seconds = time.perf_counter() - start
+    clues = OutputClues(find_last=lambda: find_last_layer(torch, module, images))
     decoder, notes = make_decoder(raw, returns=settings.returns, clues=clues)
     h, w = plan.geometry.grid
     info = ModelInfo(
@@ -257,7 +274,33 @@ def wrap(
         loading=loading.record(),
     )
     batch_size = loading.batch_size or (32 if device == "cpu" else _MAX_PART)
-    return TorchClassifier(module, info, plan.normalisation, composer, decoder, batch_size=batch_size)
+    runtime = None
+    if isinstance(composer, HostComposer):
+        runtime, composer = _choose_runtime(module, composer, plan.normalisation, loading, (pixels, raw, seconds))
+        if not torch.equal(composer.to_tensor(pixels), images):
+            composer.disable_patching()
+    return TorchClassifier(module, info, plan.normalisation, composer, decoder, batch_size=batch_size, runtime=runtime)
+
+
+def _choose_runtime(
+    module: Any,
+    composer: HostComposer,
+    normalisation: Normalisation,
+    loading: Loading,
+    probed: tuple[Pixels, NDArray[Any], float],
+) -> tuple["ModuleRuntime", HostComposer]:
+    """What runs a module on a CPU, and what makes its batches.
+
+    probed: images, the module's outputs for them, and the time it took.
+    """
+    from becausal.models.torch_runtime import ModuleRuntime, prefer_channels_last
+
+    pixels, outputs, seconds = probed
+    runtime = ModuleRuntime(module, lambda: composer.to_tensor(pixels), loading)
+    runtime.choose(outputs, seconds)
+    if runtime.uses_onnxruntime or not prefer_channels_last(module, composer.to_tensor(pixels), outputs):
+        return runtime, composer
+    return runtime, HostComposer(normalisation, is_channels_last=True)
 
 
 def import_torch(purpose: str, extra: str = "torch") -> Any:
@@ -275,52 +318,11 @@ def is_module(model: Any) -> bool:
     return torch is not None and isinstance(model, torch.nn.Module)
 
 
-def first_tensor(output: Any) -> Tensor:
-    """The tensor of scores in a module's output."""
-    if hasattr(output, "logits"):
-        return output.logits
-    if isinstance(output, dict):
-        return output.get("logits", next(iter(output.values())))
-    return output[0] if isinstance(output, (tuple, list)) else output
-
-
 def _move(torch: Any, module: Any, device: str, *, half: bool) -> Any:
     module = module.eval().to(device)
     if half:
         module = module.half()
     return module if device == "cpu" else module.to(memory_format=torch.channels_last)
-
-
-def _probe(torch: Any, module: Any, batch: Tensor) -> NDArray[Any]:
-    with torch.inference_mode(), stdout_to_stderr():
-        try:
-            return _to_numpy(first_tensor(module(batch)))
-        except Exception as error:  # the module is the user's code: any error is possible
-            message = f"{type(error).__name__}: {one_line(error, 200)}"
-            raise ModelError(f"the module cannot classify a batch of shape {tuple(batch.shape)}: {message}") from error
-
-
-def _find_last_layer(torch: Any, module: Any, batch: Tensor) -> str | None:
-    """The kind of the layer whose output is the module's, e.g. "Sigmoid"; None if the module computes on it further."""
-    last: list[tuple[str, Any]] = []
-    leaves = [layer for layer in module.modules() if next(layer.children(), None) is None]
-    handles: list[Any] = []
-    try:
-        for layer in leaves:
-            handles.append(layer.register_forward_hook(lambda of, _, out: last.append((type(of).__name__, out))))
-        with torch.inference_mode(), stdout_to_stderr():
-            output = first_tensor(module(batch))
-    except RuntimeError:  # scripted modules take no hooks
-        return None
-    finally:
-        for handle in handles:
-            handle.remove()
-    return last[-1][0] if last and last[-1][1] is output else None
-
-
-def _to_numpy(raw: Tensor) -> NDArray[Any]:
-    """The output as a numpy array; half precision becomes float32."""
-    return np.asarray((raw.float() if raw.is_floating_point() else raw).cpu().numpy())
 
 
 def _find_device(torch: Any, name: str) -> str:
@@ -333,9 +335,3 @@ def _find_device(torch: Any, name: str) -> str:
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise ModelError("torch finds no MPS device: remove --device mps")
     return str(device)
-
-
-def _count_channels(torch: Any, module: Any) -> int:
-    """Input channels of the first convolution; 3 if there is none."""
-    first = next((part for part in module.modules() if isinstance(part, torch.nn.Conv2d)), None)
-    return int(first.in_channels) if first is not None else 3

@@ -23,13 +23,17 @@ def format_command(explanation: ExplanationRecord) -> str:
         lines[-1] += ["--against", str(target.against if request.against is None else request.against)]
     if target.top > 1:
         lines[-1] += ["--top", str(target.top)]
-    if target.floor > 0 and explanation.confidence > 0:
-        lines[-1] += ["--confidence", f"{request.confidence or min(1.0, target.floor / explanation.confidence):.6g}"]
+    if request.confidence is not None:
+        lines[-1] += ["--confidence", f"{request.confidence:.6g}"]
+    if request.smallest:
+        lines[-1].append("--smallest")
     lines.append([word for fill in origin.fills for word in ("--fill", fill) if origin.fills != default.fills])
     if request.grain != default.grain:
         lines[-1] += ["--grain", "none" if request.grain is None else str(request.grain)]
     if origin.seed != default.seed:
         lines[-1] += ["--seed", str(origin.seed)]
+    if request.seeds != default.seeds:
+        lines[-1] += ["--seeds", str(request.seeds)]
     if origin.contrast:
         lines[-1].append("--contrast")
     if request.several > 1:

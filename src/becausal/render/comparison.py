@@ -12,14 +12,17 @@ from becausal.core.explanation import ExplanationRecord
 from becausal.render.figures import INK, SOFT, new_figure, png_bytes, printable
 from becausal.render.painting import Painted, dilate, paint_explanation, paint_image, paint_map
 from becausal.render.sheets import Sheet, enlarge, lay_out
-from becausal.render.signals import draw_curve, draw_level
+from becausal.render.signals import draw_curve, draw_map
 from becausal.render.wording import as_text, format_confidence, format_share, question
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLUMNS = ("method", "size", "minimal", "overlap", "insertion", "deletion", "confidence", "pieces", "calls", "seconds")
+COLUMNS = (
+    "method", "size", "label size", "minimal", "overlap", "insertion", "deletion",
+    "confidence", "pieces", "calls", "seconds",
+)  # fmt: skip
 CLIP_PERCENTILE = 99  # maps are clipped here and at 100 minus this, so that a few extreme pixels do not hide the rest
 _SIDE, _GAP, _HEAD, _MARGIN = 1.62, 0.30, 0.42, 0.30  # inches
 _PAIR = 2 * _SIDE + 0.05  # the width of two images
@@ -35,6 +38,7 @@ def format_row(row: Row) -> dict[str, str]:
     return {
         "method": row.method,
         "size": format_share(found.size),
+        "label size": format_share(found.levels[0].size) if len(found.levels) > 1 else "",
         "minimal": _format_minimal(found),
         "overlap": "" if row.overlap is None else format_share(row.overlap),
         "insertion": "" if curves is None else f"{curves.insertion_area:.3f}",
@@ -47,8 +51,10 @@ def format_row(row: Row) -> dict[str, str]:
 
 
 def choose_columns(comparison: Comparison) -> list[str]:
-    """The columns that mean something here: overlap needs ground truth, minimal a grain that was asked for."""
+    """The columns that mean something here: overlap needs ground truth, minimal a grain, the label's size levels."""
     left_out = {"overlap"} if comparison.truth is None else set()
+    if len(comparison.first.levels) == 1:
+        left_out.add("label size")
     if comparison.first.origin.grain is None:
         left_out.add("minimal")
     return [column for column in COLUMNS if column not in left_out]
@@ -65,6 +71,12 @@ def describe_image(comparison: Comparison) -> str:
     count = sum(row.is_coarser for row in comparison.rows)
     coarser = f" ({count} of {len(comparison.rows)} not)" if count else ""
     return _describe_fill(comparison) + coarser + ("" if comparison.truth is None else "; occluder outlined in orange")
+
+
+def describe_sizes(explanation: ExplanationRecord) -> str:
+    """The size of the explanation and, where there are levels, of the smallest one: 7.1 % (label 3.2 %)."""
+    smallest = f" ({explanation.levels[0].name} {format_share(explanation.levels[0].size)})"
+    return format_share(explanation.size) + (smallest if len(explanation.levels) > 1 else "")
 
 
 def describe_shortfall(row: Row) -> str:
@@ -185,6 +197,8 @@ def _draw_image(card: _Card, comparison: Comparison) -> None:
     axes = card.add_axes(1)
     axes.set_axis_off()
     legend = "left: the map\nright: the explanation,\nsufficient on its own"
+    if len(comparison.first.levels) > 1:
+        legend += "\n\nouter line: enough for\nmost of the confidence\ninner line: enough for\nthe label"
     axes.text(0.06, 0.5, legend, fontsize=8, color=SOFT, va="center")
 
 
@@ -201,7 +215,7 @@ def _draw_method(card: _Card, row: Row) -> None:
         axes.text(0.04, 0.92, text, fontsize=7.5, color=SOFT, va="top", parse_math=False)
         return
     cells = format_row(row)
-    words = [cells["size"], f"{cells['calls']} calls", f"{cells['seconds']} s"]
+    words = [describe_sizes(row.explanation), f"{cells['calls']} calls", f"{cells['seconds']} s"]
     if row.overlap is not None:
         words.insert(1, f"{cells['overlap']} on the occluder")
     if row.curves is not None:
@@ -219,8 +233,8 @@ def _plot_signals(comparison: Comparison) -> "Figure":
     panels = figure.subplots(len(ran), 2, squeeze=False, width_ratios=(3, 2))
     for (row, explanation), (left, right) in zip(ran, panels, strict=True):
         draw_curve(left, explanation)
-        draw_level(right, explanation)
+        draw_map(right, explanation)
         shortfall = f" ({found})" if (found := describe_shortfall(row)) else ""
-        title = f"{row.method}: {format_share(explanation.size)}{shortfall}"
+        title = f"{row.method}: {describe_sizes(explanation)}{shortfall}"
         left.set_title(title, loc="left", fontsize=9, color=INK, parse_math=False)
     return figure

@@ -12,6 +12,7 @@ from becausal.render.comparison import (
     describe_image,
     describe_settings,
     describe_shortfall,
+    describe_sizes,
     format_row,
     paint_ground_truth,
 )
@@ -22,7 +23,8 @@ from becausal.render.wording import as_text, describe_target, question
 
 MEANINGS = {
     "size": "share of the view in the explanation: the set found by the method itself (causal), else the shortest prefix "
-    "of the map's ranking that keeps the label",
+    "of the map's ranking that keeps the label (and, with levels, 90 % of its confidence)",
+    "label size": "the same for the level inside it that keeps the label alone",
     "minimal": "side of the cells of which none can be removed; no: the search ended before that was proved",
     "overlap": "share of the explanation that lies on the occluder",
     "insertion": f"area under the label's probability while pixels are revealed, highest first, in {STEPS} steps",
@@ -32,7 +34,7 @@ MEANINGS = {
     "calls": "masked images evaluated by the model, including extraction; gradients are not counted",
     "seconds": "run time of the method with extraction, without the metrics",
 }
-ARROWS = {"size": "↓", "overlap": "↓", "insertion": "↑", "deletion": "↓"}  # which direction is better
+ARROWS = {"size": "↓", "label size": "↓", "overlap": "↓", "insertion": "↑", "deletion": "↓"}  # which direction is better
 CONTROLS = ("random", "centre")
 
 
@@ -55,6 +57,7 @@ def render_comparison(comparison: Comparison) -> str:
         failures=[(row.method, row.error) for row in comparison.rows if row.explanation is None],
         signal=data_uri(comparison_png(comparison)) if is_signal else "",
         cards=[] if is_signal else _paint_cards(comparison),
+        has_levels=len(comparison.first.levels) > 1,
         colour_stops=colour_stops(),
         percentile=CLIP_PERCENTILE,
     )
@@ -86,6 +89,8 @@ def _value(row: Row, column: str) -> float | None:
     match column:
         case "size":
             return row.explanation.size
+        case "label size":
+            return row.explanation.levels[0].size
         case "overlap":
             return row.overlap
         case "insertion":
@@ -109,7 +114,8 @@ def _paint_cards(comparison: Comparison) -> list[dict[str, Any]]:
             painted.append((sheet, [paint_map(sheet), paint_explanation(sheet)]))
             cells = format_row(row)
             shortfall = f"; {found}" if (found := describe_shortfall(row)) else ""
-            text = f"{cells['size']} of the view, {cells['calls']} calls, {cells['seconds']} s{shortfall}"
+            size = f"{describe_sizes(row.explanation)} of the view"
+            text = f"{size}, {cells['calls']} calls, {cells['seconds']} s{shortfall}"
             cards.append({"title": row.method, "text": text, "alt": f"Map and explanation by {row.method}: {text}"})
     return [
         card | {"images": [data_uri(as_png(pixels, sheet)) for pixels in images]}

@@ -1,4 +1,4 @@
-"""Figures: the notebook view and the two PNG files that are saved with an explanation.
+"""Figures: the overview of an explanation, for notebooks and as heatmap.png, and explanation.png.
 
 They are drawn with matplotlib objects on the Agg canvas, never through pyplot: no global state, no window, any thread.
 """
@@ -7,23 +7,25 @@ from collections.abc import Sequence
 from functools import lru_cache
 from io import BytesIO
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from becausal.core.checks import CheckedSet
 from becausal.core.explanation import ExplanationRecord
 from becausal.render.painting import (
     COLORMAP,
     COLOURS,
+    COMPRESSION,
     Painted,
     as_png,
+    line_of,
     paint_explanation,
     paint_image,
     paint_map,
     stack_pngs,
 )
-from becausal.render.sheets import MIN_WIDTH, Sheet, lay_out
-from becausal.render.signals import SHADES, draw_curve, draw_level
-from becausal.render.wording import format_count, format_label, format_share, headline, list_claims, unit_name
+from becausal.render.sheets import MIN_WIDTH, Sheet, lay_out, lay_out_original
+from becausal.render.signals import SHADE, SHADES, draw_curve, draw_map, shade_of
+from becausal.render.wording import describe_purpose, format_count, format_share, headline, list_claims, unit_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,9 +37,9 @@ DPI = 144
 
 
 def explanation_png(explanation: ExplanationRecord) -> bytes:
-    """The explanation as PNG: only the (enlarged) pixels for an image, a small figure for a signal or a volume.
+    """The explanation on the original image, or on the view, with its levels as contour lines and a legend below.
 
-    Several explanations have a legend below, with the numbers of each.
+    A small figure for a signal or a volume.
     """
     match explanation.visible.ndim:
         case 1:
@@ -46,34 +48,14 @@ def explanation_png(explanation: ExplanationRecord) -> bytes:
             _add_legend(figure, explanation)
             return png_bytes(figure)
         case 2:
-            sheet = lay_out(explanation)
-            png = as_png(paint_explanation(sheet), sheet)
-            return stack_pngs(png, _legend_png(explanation, sheet)) if explanation.others else png
+            sheet = lay_out_original(explanation)
+            return stack_pngs(as_png(paint_explanation(sheet), sheet), _legend_png(explanation, sheet))
         case _:
             sheet = lay_out(explanation)
             figure = new_figure(5.0, 5.0 * _aspect_ratio(sheet) + 0.4 + _legend_height(explanation))
             show_sheet(figure.add_subplot(), paint_explanation(sheet), sheet)
             _add_legend(figure, explanation)
             return png_bytes(figure)
-
-
-def plot_map(explanation: ExplanationRecord) -> "Figure":
-    """The map over the image, with a colour bar and a title."""
-    title = f"{format_label(explanation)} by {explanation.origin.method}"
-    if explanation.visible.ndim == 1:
-        figure = new_figure(7.2, 3.6 + _legend_height(explanation))
-        _draw_signal(figure, explanation)
-        set_title(figure.axes[0], title, size=10)
-        _add_legend(figure, explanation)
-        return figure
-    sheet = lay_out(explanation)
-    figure = new_figure(5.4, 4.6 * _aspect_ratio(sheet) + 0.5 + _legend_height(explanation))
-    axes = figure.add_subplot()
-    show_sheet(axes, paint_map(sheet), sheet)
-    set_title(axes, title, size=10, pad=18 if sheet.tiles[0].caption else 8)
-    _add_colour_bar(figure, axes, sheet)
-    _add_legend(figure, explanation)
-    return figure
 
 
 def plot(explanation: ExplanationRecord) -> "Figure":
@@ -84,27 +66,38 @@ def plot(explanation: ExplanationRecord) -> "Figure":
         figure = new_figure(8.4, 4.4 + height)
         _draw_signal(figure, explanation)
     else:
-        sheet = lay_out(explanation)
-        figure = new_figure(10.8, 3.5 * min(_aspect_ratio(sheet), 2.5) + 0.95 + height)
+        sheet = lay_out_original(explanation)
+        figure = new_figure(10.8, 3.5 * min(_aspect_ratio(sheet), 2.5) + 1.1 + height)
         panels = figure.subplots(1, 3)
         pad = 16 if sheet.tiles[0].caption else 6
         for axes, painted, title in zip(
             panels,
             (paint_image(sheet), paint_map(sheet), paint_explanation(sheet)),
-            ("model input", "responsibility", "explanations" if explanation.others else "explanation"),
+            ("model input" if explanation.original is None else "image", "responsibility",
+             "explanations" if explanation.others else "explanation"),
             strict=True,
-        ):
+        ):  # fmt: skip
             show_sheet(axes, painted, sheet)
             set_title(axes, title, size=9, colour=SOFT, pad=pad)
-    figure.suptitle("\n".join(_title_lines(explanation)), fontsize=11, color=INK, parse_math=False)
+        _add_colour_bar(figure, panels[1], sheet)
+    figure.suptitle("\n".join(_title_lines(explanation)), fontsize=10.5, color=INK, parse_math=False)
     _add_legend(figure, explanation, notes)
     return figure
+
+
+def signal_png(explanation: ExplanationRecord) -> bytes:
+    """A signal with its levels shaded, and the map below."""
+    figure = new_figure(7.2, 3.6 + _legend_height(explanation))
+    _draw_signal(figure, explanation)
+    _add_legend(figure, explanation)
+    return png_bytes(figure)
 
 
 def png_bytes(figure: "Figure") -> bytes:
     """The figure as the content of a PNG file; the same figure gives the same bytes."""
     buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
+    options = {"compress_level": COMPRESSION}
+    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None}, pil_kwargs=options)
     return buffer.getvalue()
 
 
@@ -120,7 +113,7 @@ def new_figure(width: float, height: float) -> "Figure":
 
 def show_sheet(axes: "Axes", painted: Painted, sheet: Sheet) -> None:
     """Show painted pixels on axes without ticks, with captions above the slices of a volume."""
-    axes.imshow(painted, interpolation="none")
+    axes.imshow(painted, interpolation="auto")
     axes.set_axis_off()
     for tile in sheet.tiles:
         if tile.caption:
@@ -151,25 +144,26 @@ def _add_colour_bar(figure: "Figure", axes: "Axes", sheet: Sheet) -> None:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
-    low = min(0.0, float(sheet.level.min()))
-    bar = figure.colorbar(ScalarMappable(Normalize(low, 1.0), COLORMAP), ax=axes, fraction=0.045, pad=0.02)
+    low = min(0.0, float(sheet.heat.min()))
+    below = axes.inset_axes((0.0, -0.045, 1.0, 0.022))  # inside the panel, so that the three stay aligned
+    bar = figure.colorbar(ScalarMappable(Normalize(low, 1.0), COLORMAP), cax=below, orientation="horizontal")
     bar.outline.set_visible(False)
     bar.set_ticks([low, 0.5, 1.0] if low < 0 else [0.0, 0.5, 1.0])
-    bar.ax.tick_params(length=0, labelsize=8, labelcolor=SOFT)
-    bar.set_label("responsibility (relative to the maximum)", fontsize=8, color=SOFT)
+    bar.ax.tick_params(length=0, labelsize=7, labelcolor=SOFT, pad=1)
 
 
 def _draw_signal(figure: "Figure", explanation: ExplanationRecord) -> None:
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     draw_curve(upper, explanation)
-    draw_level(lower, explanation)
+    draw_map(lower, explanation)
     upper.tick_params(labelbottom=False)
 
 
 def _title_lines(explanation: ExplanationRecord) -> list[str]:
     """The headline, long labels shortened, and below it what was checked and what it cost."""
     sentence = "".join(printable(span.text, 40) if span.is_label else span.text for span in headline(explanation))
-    facts = [] if explanation.others else [", ".join(list_claims(explanation))]  # else they are in the legend
+    claims = [claim for claim in list_claims(explanation) if not claim.startswith("confidence")]  # that is in the headline
+    facts = [] if explanation.others else [", ".join(claims)]  # else they are in the legend
     facts.append(format_count(explanation.calls, "model call"))
     if explanation.stopped_by != "finished":
         facts.append(f"stopped by {explanation.stopped_by}")
@@ -177,42 +171,74 @@ def _title_lines(explanation: ExplanationRecord) -> list[str]:
     return [*wrap(sentence, width), "  ·  ".join(facts)]
 
 
+def _legend_texts(explanation: ExplanationRecord, separator: str) -> list[str]:
+    """The sets of the legend with their numbers: several explanations, or the levels, the largest first."""
+    if explanation.others:
+        return [f"{i}:  {_describe_short(found, separator)}" for i, found in enumerate(explanation.sets, start=1)]
+    texts = []
+    for level in reversed(explanation.levels):
+        claims = [claim for claim in list_claims(level) if claim.startswith(("confidence", "NOT"))]
+        texts.append(f"{describe_purpose(level)}:{separator}{', '.join([_describe_size(level), *claims])}")
+    return texts
+
+
 def _legend_height(explanation: ExplanationRecord, notes: Sequence[str] = (), *, lines: int = 1) -> float:
-    """In inches; `lines` for each explanation."""
-    count = len(notes) + (lines * len(explanation.sets) if explanation.others else 0)
-    return 0.19 * count + 0.15 if count else 0.0
+    """In inches; `lines` for each set."""
+    count = len(explanation.sets) if explanation.others else len(explanation.levels)
+    return 0.19 * (len(notes) + lines * count) + 0.15
 
 
 def _add_legend(
-    figure: "Figure", explanation: ExplanationRecord, notes: Sequence[str] = (), *, separator: str = ", "
+    figure: "Figure", explanation: ExplanationRecord, notes: Sequence[str] = (), *, separator: str = " "
 ) -> None:
-    """Below a figure: the colour and the numbers of each of several explanations, then the notes."""
+    """Below a figure: the line or colour of each set with its numbers, then the notes."""
     from matplotlib.patches import Patch
 
-    sets = explanation.sets if explanation.others else ()
-    colours = SHADES if explanation.visible.ndim == 1 else COLOURS
-    handles = [Patch(facecolor=colours[i % len(colours)], edgecolor=INK, linewidth=0.7) for i in range(len(sets))]
-    texts = [f"{number}  {_describe_short(found, separator)}" for number, found in enumerate(sets, start=1)]
-    handles += [Patch(alpha=0.0) for _ in notes]
-    if not handles:
-        return
-    length = 1.2 if sets else 0.0
-    legend = figure.legend(handles, [*texts, *notes], loc="outside lower left", fontsize=8, labelcolor=INK, frameon=False,
-                           labelspacing=0.35, handlelength=length, handletextpad=0.7 if sets else 0.0)  # fmt: skip
+    handles = [*_legend_handles(explanation), *(Patch(alpha=0.0) for _ in notes)]
+    texts = [*_legend_texts(explanation, separator), *notes]
+    legend = figure.legend(handles, texts, loc="outside lower left", fontsize=8, labelcolor=INK, frameon=False,
+                           labelspacing=0.35, handlelength=1.6, handletextpad=0.7)  # fmt: skip
     for text in legend.get_texts():
         text.set_parse_math(False)
 
 
+def _legend_handles(explanation: ExplanationRecord) -> list[Any]:
+    """Patches in the colours of several explanations and of the levels of a signal; contour lines for other levels."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+    from matplotlib.patheffects import Normal, Stroke
+
+    count = len(explanation.levels)
+    if explanation.others or explanation.visible.ndim == 1:
+        colours = SHADES if explanation.visible.ndim == 1 else COLOURS
+        faces: list[Any] = [colours[i % len(colours)] for i in range(len(explanation.sets))]
+        if not explanation.others:
+            faces = [shade_of(number, count) for number in reversed(range(count))]
+        alpha = SHADE if explanation.visible.ndim == 1 else None
+        return [Patch(facecolor=face, edgecolor=INK, linewidth=0.7, alpha=alpha) for face in faces]
+    lines = [line_of(number, count) for number in reversed(range(count))]
+    return [
+        Line2D([], [], color=line.colour, linewidth=1.6 * line.width,
+               path_effects=[Stroke(linewidth=1.6 * line.width + 2.2, foreground=INK), Normal()])
+        for line in lines
+    ]  # fmt: skip
+
+
 def _describe_short(found: CheckedSet, separator: str) -> str:
-    size, alone, *claims = [f"{format_share(found.size)} of the {unit_name(found)}s", *list_claims(found)]
-    return f"{size}, {alone}{separator}{', '.join(claims)}" if claims else f"{size}, {alone}"
+    first, *claims = list_claims(found)
+    return f"{_describe_size(found)}, {first}" + (f",{separator}{', '.join(claims)}" if claims else "")
+
+
+def _describe_size(found: CheckedSet) -> str:
+    return f"{format_share(found.size)} of the {unit_name(found)}s ({found.pixels:,})"
 
 
 def _legend_png(explanation: ExplanationRecord, sheet: Sheet) -> bytes:
-    """The legend alone, as wide as the sheet, on two lines for each explanation."""
+    """The legend alone, as wide as the sheet; on two lines for each set where that is narrow."""
     width = max(sheet.visible.shape[1] * sheet.scale, MIN_WIDTH)
-    figure = new_figure(width / DPI, _legend_height(explanation, lines=2) + 0.1)
-    _add_legend(figure, explanation, separator="\n    ")
+    lines = 1 if width >= (800 if explanation.others else 640) else 2
+    figure = new_figure(width / DPI, _legend_height(explanation, lines=lines))
+    _add_legend(figure, explanation, separator=" " if lines == 1 else "\n    ")
     return png_bytes(figure)
 
 

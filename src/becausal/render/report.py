@@ -4,15 +4,26 @@ from typing import Any
 
 from becausal.core.explanation import ExplanationRecord
 from becausal.render.command import format_command
-from becausal.render.figures import plot_map, png_bytes
+from becausal.render.figures import signal_png
 from becausal.render.pages import data_uri, format_shape, render_page
-from becausal.render.painting import COLOURS, as_png, colour_stops, paint_explanation, paint_image, paint_map, paint_mutant
-from becausal.render.sheets import lay_out, slices_of
-from becausal.render.signals import SHADES
+from becausal.render.painting import (
+    COLOURS,
+    as_png,
+    colour_stops,
+    line_of,
+    paint_explanation,
+    paint_image,
+    paint_map,
+    paint_mutant,
+)
+from becausal.render.sheets import lay_out, lay_out_original, slices_of
+from becausal.render.signals import SHADES, shade_of
 from becausal.render.wording import (
     as_text,
     describe_checks,
     describe_extent,
+    describe_pieces,
+    describe_purpose,
     describe_stop,
     describe_target,
     format_confidence,
@@ -31,9 +42,9 @@ def render_report(explanation: ExplanationRecord) -> str:
         question=as_text(question(explanation)),
         headline=headline(explanation),
         unit=unit_name(explanation),
-        alone=format_confidence(explanation.checks.confidence),
         stopped=describe_stop(explanation),
         images=_paint_images(explanation),
+        levels=_list_levels(explanation),
         several=_list_sets(explanation) if explanation.others else [],
         colour_stops=colour_stops(),
         view=_describe_view(explanation),
@@ -47,17 +58,37 @@ def render_report(explanation: ExplanationRecord) -> str:
 def _paint_images(explanation: ExplanationRecord) -> dict[str, str]:
     """The images of the page as data URIs; a single figure for a signal."""
     if explanation.visible.ndim == 1:
-        return {"signal": data_uri(png_bytes(plot_map(explanation)))}
-    sheet = lay_out(explanation)
+        return {"signal": data_uri(signal_png(explanation))}
+    view, original = lay_out(explanation), lay_out_original(explanation)
     painted = {
-        "view": paint_image(sheet),
-        "explanation": paint_explanation(sheet),
-        "map": paint_map(sheet),
-        "alone": paint_mutant(sheet, sheet.visible),
+        "view": (paint_image(original), original),
+        "explanation": (paint_explanation(original), original),
+        "map": (paint_map(original), original),
     }
     if explanation.checks.necessary is not None:
-        painted["rest"] = paint_mutant(sheet, ~sheet.visible)
-    return {"signal": ""} | {name: data_uri(as_png(pixels, sheet)) for name, pixels in painted.items()}
+        painted["rest"] = (paint_mutant(view, ~view.visible), view)
+    return {"signal": ""} | {name: data_uri(as_png(pixels, sheet)) for name, (pixels, sheet) in painted.items()}
+
+
+def _list_levels(explanation: ExplanationRecord) -> list[dict[str, Any]]:
+    """Each level, the smallest first: its line, its numbers, and the model input that shows it alone, empty for a signal."""
+    count, is_signal = len(explanation.levels), explanation.visible.ndim == 1
+    sheet = None if is_signal else lay_out(explanation)
+    sets = () if sheet is None else (*sheet.inner, sheet.visible)
+    return [
+        {
+            "name": level.name,
+            "purpose": describe_purpose(level),
+            "colour": shade_of(number, count) if is_signal else line_of(number, count).colour,
+            "size": level.size,
+            "pieces": describe_pieces(level),
+            "alone": format_confidence(level.checks.confidence),
+            "sufficient": level.checks.sufficient,
+            "claims": ", ".join(claim for claim in list_claims(level) if not claim.startswith("confidence")),
+            "image": "" if sheet is None else data_uri(as_png(paint_mutant(sheet, sets[number]), sheet)),
+        }
+        for number, level in enumerate(explanation.levels)
+    ]
 
 
 def _list_sets(explanation: ExplanationRecord) -> list[dict[str, Any]]:
@@ -77,13 +108,18 @@ def _list_sets(explanation: ExplanationRecord) -> list[dict[str, Any]]:
 
 
 def _describe_view(explanation: ExplanationRecord) -> str:
+    """What the first image of the page shows."""
     frame, size = explanation.frame, format_shape(explanation.visible.shape)
     if explanation.visible.ndim == 3:
         numbers = ", ".join(str(n) for n in slices_of(explanation))
         return f"{size}; slices {numbers} along the first axis, row by row."
     if frame.is_identity:
         return f"{size}, the original, unchanged."
-    return f"{size}, made from an original of {format_shape(frame.original)}."
+    original = format_shape(frame.original)
+    if explanation.original is None:
+        return f"{size}, made from an original of {original}."
+    where = "all of it" if lay_out_original(explanation).in_view is None else "the part inside the frame"
+    return f"{original}; the model sees {where}, as {size}."
 
 
 def _shorten_names(key: str, value: Any) -> Any:

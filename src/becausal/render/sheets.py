@@ -1,7 +1,7 @@
 """Images and volumes laid out as flat sheets, so that the same code paints both.
 
-An image is a sheet with one tile. A volume is shown as a few slices along its first axis, taken from those that
-intersect the explanation.
+An image is a sheet with one tile: the original image where there is one, else the view. A volume is shown as a few slices
+along its first axis, taken from those that intersect the explanation.
 """
 
 from collections.abc import Iterator
@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 from becausal.core.contracts import Pixels, Saliency
 from becausal.core.explanation import ExplanationRecord
+from becausal.core.frames import Frame
 
 MIN_WIDTH = 448  # pixels; smaller sheets are enlarged to at least this width
 MAX_SIDE = 2048  # pixels; nothing is enlarged beyond this
+ORIGINAL_SIDE = 800  # pixels of the longest side of an original, at least
 MAX_SLICES = 6
 
 
@@ -31,29 +33,33 @@ class Tile:
 
 @dataclass(frozen=True)
 class Sheet:
-    """Everything that is painted, in pixels of the view.
+    """Everything that is painted, in pixels of the view, or of the original image.
 
     Attributes:
-        image: (h, w, 3) uint8, the view.
+        image: (h, w, 3) uint8, the view or the original image.
         background: (h, w, 3) uint8, what masked pixels become.
         visible: (h, w) bool, the explanation.
-        others: Further explanations, each (h, w) bool.
-        number: Which explanation `visible` is, from 0; it decides on the colour.
-        level: (h, w) float, the map divided by its largest absolute value.
+        heat: (h, w) float, the map divided by its largest absolute value.
         in_tile: (h, w) bool, False in the gaps between tiles.
         tiles: The slices; one for an image.
         scale: Integer factor by which the sheet is enlarged.
+        others: Further explanations, each (h, w) bool.
+        number: Which explanation `visible` is, from 0; it decides on the colour.
+        inner: The levels inside the explanation, smallest first, each (h, w) bool.
+        in_view: (h, w) bool, the part of the original image that the model sees; None where that is all of it.
     """
 
     image: NDArray[np.uint8]
     background: NDArray[np.uint8]
     visible: NDArray[np.bool_]
-    level: NDArray[np.float64]
+    heat: NDArray[np.float64]
     in_tile: NDArray[np.bool_]
     tiles: tuple[Tile, ...]
     scale: int
     others: tuple[NDArray[np.bool_], ...] = ()
     number: int = 0
+    inner: tuple[NDArray[np.bool_], ...] = ()
+    in_view: NDArray[np.bool_] | None = None
 
     @property
     def sets(self) -> Iterator[tuple[int, NDArray[np.bool_]]]:
@@ -62,11 +68,11 @@ class Sheet:
 
     def only(self, number: int) -> "Sheet":
         """The sheet with one explanation of several, in its own colour."""
-        return replace(self, visible=(self.visible, *self.others)[number], others=(), number=number)
+        return replace(self, visible=(self.visible, *self.others)[number], others=(), number=number, inner=())
 
 
 def lay_out(explanation: ExplanationRecord) -> Sheet:
-    """Lay out an explanation with two or three spatial dimensions."""
+    """Lay out the view of an explanation with two or three spatial dimensions."""
     visible, view = explanation.visible, explanation.view
     slices = slices_of(explanation) if visible.ndim == 3 else (0,)
     h, w = visible.shape[-2:]
@@ -87,7 +93,7 @@ def lay_out(explanation: ExplanationRecord) -> Sheet:
         image=arrange(as_rgb(view, low, high)),
         background=arrange(as_rgb(explanation.backgrounds[0], low, high)),
         visible=arrange(visible),
-        level=arrange(as_level(explanation.responsibility)),
+        heat=arrange(as_heat(explanation.responsibility)),
         in_tile=arrange(np.ones(visible.shape, bool)),
         tiles=tuple(
             Tile(top, left, f"slice {number}" if visible.ndim == 3 else "")
@@ -95,7 +101,42 @@ def lay_out(explanation: ExplanationRecord) -> Sheet:
         ),
         scale=choose_scale(shape),
         others=tuple(arrange(other.visible) for other in explanation.others),
+        inner=tuple(arrange(level.visible) for level in explanation.levels[:-1]),
     )
+
+
+def lay_out_original(explanation: ExplanationRecord) -> Sheet:
+    """Lay out the original image where it is at hand, else the view; nothing can be masked on it."""
+    original = explanation.original
+    if original is None or explanation.visible.ndim != 2:
+        return lay_out(explanation)
+    image = _resize_smoothly(original, max(ORIGINAL_SIDE, *explanation.frame.resized))
+    h, w = image.shape[:2]
+    frame = replace(explanation.frame, original=(h, w))
+    in_view = frame.to_original(np.ones(frame.grid, bool))
+    return Sheet(
+        image=image,
+        background=image,
+        visible=frame.to_original(explanation.visible),
+        heat=frame.to_original(as_heat(explanation.responsibility)),
+        in_tile=np.ones((h, w), bool),
+        tiles=(Tile(0, 0, ""),),
+        scale=1,
+        others=tuple(frame.to_original(other.visible) for other in explanation.others),
+        inner=tuple(frame.to_original(level.visible) for level in explanation.levels[:-1]),
+        in_view=None if in_view.all() else in_view,
+    )
+
+
+def _resize_smoothly(image: Pixels, side: int) -> NDArray[np.uint8]:
+    """The image, linearly enlarged so that its longest side has `side` pixels, at most MAX_SIDE; a larger one as it is."""
+    h, w = image.shape[:2]
+    factor = min(side, MAX_SIDE) / max(h, w)
+    if factor <= 1:
+        return np.asarray(image, np.uint8)
+    larger = Frame((max(1, round(h * factor)), max(1, round(w * factor))), (h, w), (0, 0), (h, w))
+    channels = [larger.to_original(image[..., channel].astype(np.float32)) for channel in range(3)]
+    return np.asarray(np.rint(np.stack(channels, axis=-1)), np.uint8)
 
 
 def slices_of(explanation: ExplanationRecord) -> tuple[int, ...]:
@@ -135,7 +176,7 @@ def as_rgb(pixels: Pixels, low: float, high: float) -> NDArray[np.uint8]:
     return np.rint(values * 255).astype(np.uint8)
 
 
-def as_level(saliency: Saliency) -> NDArray[np.float64]:
+def as_heat(saliency: Saliency) -> NDArray[np.float64]:
     """The map divided by its largest absolute value; all zeros for an all-zero map."""
     values = np.nan_to_num(saliency.astype(np.float64), posinf=0.0, neginf=0.0)
     largest = float(np.abs(values).max(initial=0.0))

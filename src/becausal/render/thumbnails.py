@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from becausal.core.explanation import ExplanationRecord
 from becausal.render.pages import data_uri
-from becausal.render.painting import LUMA, colour_of, dilate
+from becausal.render.painting import LUMA, colour_of, dilate, line_of, rgb_of
 from becausal.render.sheets import lay_out
 
 SIDE = 144  # pixels, the longer side
@@ -15,7 +15,9 @@ _BOX = np.array([255.0, 176.0, 0.0])
 
 
 def make_thumbnail(explanation: ExplanationRecord, inside: NDArray[np.bool_] | None = None) -> str:
-    """The explanations over the darkened image, as a data URI; empty for a signal.
+    """The explanations over the faded image, with lines around the outermost and the innermost level, as a data URI.
+
+    Empty for a signal.
 
     inside: (h, w) over the view, the area of the object's boxes, outlined in amber.
     """
@@ -29,10 +31,15 @@ def make_thumbnail(explanation: ExplanationRecord, inside: NDArray[np.bool_] | N
     image = np.asarray(Image.fromarray(sheet.image).resize(size, Image.Resampling.BILINEAR), np.float64)
     sets = [(number, _resize_mask(visible, size)) for number, visible in sheet.sets]
     shown = np.any([visible for _, visible in sets], axis=0)
-    darkened = 0.3 * image + (22.0 + 0.22 * image @ LUMA)[..., None]
-    painted = np.where(shown[..., None], image, darkened)
+    faded = 0.25 * image + (120.0 + 0.25 * image @ LUMA)[..., None]
+    painted = np.where(shown[..., None], image, faded)
     for number, visible in reversed(sets):
-        painted[dilate(visible, 1) & ~shown] = colour_of(number)
+        line = dilate(visible, 1) & ~shown
+        painted[dilate(line, 1) & ~line & ~shown] *= 0.35
+        painted[line] = colour_of(number)
+    if sheet.inner:
+        label = _resize_mask(sheet.inner[0], size)
+        painted[label & dilate(~label, 1)] = rgb_of(line_of(0, len(sheet.inner) + 1).colour)
     if inside is not None and inside.shape == sheet.visible.shape:
         boxes = _resize_mask(inside, size)
         painted[boxes & dilate(~boxes, 1)] = _BOX

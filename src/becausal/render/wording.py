@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from becausal.core.checks import CheckedSet
+from becausal.core.checks import CheckedSet, Level
 from becausal.core.explanation import ExplanationRecord, NamedScore
 
 
@@ -68,20 +68,26 @@ def unit_name(found: CheckedSet) -> str:
 
 
 def headline(explanation: ExplanationRecord) -> tuple[Span, ...]:
-    """What the model says of the whole view, and what the explanation alone keeps of it: every headline is this one."""
+    """What the model says of the whole view, what the explanation alone keeps, and how little keeps the label."""
     unit, share = unit_name(explanation), format_share(explanation.size)
     spans = [Span("The model says "), *_scored(_top_label(explanation)), Span(". ")]
     if _top_label(explanation) is None:  # known to be among the top, no more
         confidence = format_confidence(explanation.confidence)
         spans = [Span("The model gives "), Span(explanation.label, True), Span(f" a confidence of {confidence}. ")]
-    if not explanation.checks.sufficient:
-        return (*spans, Span(f"No sufficient set was found; the best candidate has {share} of the {unit}s."))
-    spans += [Span(f"These {share} of the {unit}s alone "), *_kept(explanation)]
-    if explanation.target.floor > 0:
-        spans.append(Span(f", with a confidence of at least {_format_floor(explanation)}"))
-    if explanation.origin.contrast and explanation.checks.necessary:
-        spans.append(Span(f", and when they are masked, {_lost(explanation)} is lost"))
-    spans.append(Span("."))
+    if explanation.checks.sufficient:
+        spans += [Span(f"{share} of the {unit}s ({explanation.pixels:,}) alone "), *_kept(explanation)]
+        spans.append(Span(_describe_confidence(explanation)))
+        if explanation.origin.contrast and explanation.checks.necessary:
+            spans.append(Span(f", and when they are masked, {_lost(explanation)} is lost"))
+        spans.append(Span("."))
+    else:
+        spans.append(Span(f"No sufficient set was found; the best candidate has {share} of the {unit}s."))
+    smallest = explanation.levels[0]
+    if smallest.pixels < explanation.pixels and smallest.checks.sufficient:
+        alone = format_confidence(smallest.checks.confidence)
+        what = f"{_subject(explanation)} alone" if smallest.share == 0 else describe_purpose(smallest)
+        size = f"{format_share(smallest.size)} ({smallest.pixels:,})"
+        spans.append(Span(f" {size} are enough for {what}" + (f" (confidence {alone})." if alone else ".")))
     if explanation.others:
         count = len(explanation.others)
         spans.append(Span(f" {format_count(count, 'further set')} {'is' if count == 1 else 'are'} sufficient as well."))
@@ -137,7 +143,14 @@ def _kept(explanation: ExplanationRecord) -> tuple[Span, ...]:
         return Span("keep "), *own, Span(" ahead of "), Span(_rival(explanation), True)
     if target.top > 1:
         return Span("keep "), *own, Span(f" among the top {target.top} labels")
-    return Span("are sufficient for "), label
+    return Span("keep "), label
+
+
+def _describe_confidence(explanation: ExplanationRecord) -> str:
+    """The confidence that the explanation alone keeps, or has to keep where it was not measured; empty without scores."""
+    if alone := format_confidence(explanation.checks.confidence):
+        return f" with a confidence of {alone}"
+    return f" with a confidence of at least {_format_floor(explanation)}" if explanation.target.floor > 0 else ""
 
 
 def _rival(explanation: ExplanationRecord) -> str:
@@ -154,9 +167,28 @@ def _format_floor(explanation: ExplanationRecord) -> str:
 
 
 def describe_extent(found: CheckedSet) -> str:
-    """The size of an explanation: 0.56 % of the view: 92 pixels in 3 pieces."""
+    """The size of an explanation: 0.56 % of the view: 92 pixels in 3 pieces with 1 hole."""
+    return f"{format_share(found.size)} of the view: {describe_pieces(found)}"
+
+
+def describe_pieces(found: CheckedSet) -> str:
+    """The pixels of a set and their shape: 92 pixels in 3 pieces with 1 hole."""
     count = format_count(found.pixels, unit_name(found))
-    return f"{format_share(found.size)} of the view: {count} in {format_count(found.pieces, 'piece')}"
+    holes = found.holes if found.visible.ndim > 1 else 0  # a gap in a signal is no hole
+    return f"{count} in {format_count(found.pieces, 'piece')}" + (f" with {format_count(holes, 'hole')}" if holes else "")
+
+
+def describe_purpose(level: Level) -> str:
+    """What a level keeps: the label, half of the confidence, most of the confidence (90 %)."""
+    named = {0.0: "the label", 0.5: "half of the confidence", 0.9: "most of the confidence (90 %)"}
+    return named.get(level.share, f"{format_share(level.share)} of the confidence")
+
+
+def describe_level(level: Level) -> str:
+    """A level on one line: its size, the confidence that it keeps alone, and what it is enough for."""
+    alone = format_confidence(level.checks.confidence)
+    claim = f"{'enough' if level.checks.sufficient else 'NOT enough'} for {describe_purpose(level)}"
+    return ", ".join([describe_extent(level), *([f"confidence {alone}"] if alone else []), claim])
 
 
 def list_claims(found: CheckedSet) -> list[str]:
@@ -194,7 +226,7 @@ def describe_target(explanation: ExplanationRecord) -> str:
 def describe_checks(explanation: ExplanationRecord) -> list[Check]:
     """Every check of the (first) explanation."""
     checks, unit = explanation.checks, unit_name(explanation)
-    kept = f"{_subject(explanation)} and its confidence" if explanation.target.floor > 0 else _subject(explanation)
+    kept = " and ".join([_subject(explanation), *_confidence_kept(explanation)])
     alone, whole = format_confidence(checks.confidence), format_confidence(explanation.confidence)
     sufficient = f"these {unit}s alone, with all others masked, keep {kept}"
     if not checks.sufficient:
@@ -221,7 +253,10 @@ def _describe_minimality(explanation: ExplanationRecord) -> Check:
     cell = f"single {unit}" if grain == 1 else f"cell of {side} {unit}s"
     tested = f" ({format_count(explanation.checks.cells, 'removal')} tested)" if explanation.checks.cells else ""
     loss = f"{_lost(explanation)}, or the set's necessity" if explanation.origin.contrast else _lost(explanation)
-    meaning = f"no {cell} can be removed without losing {loss}{tested}"
+    part = f"{cell} that it adds to the level inside it" if len(explanation.levels) > 1 else cell
+    meaning = f"no {part} can be removed without losing {loss}{tested}"
+    if len(explanation.levels) > 1 and not explanation.checks.cells:
+        meaning = "it adds nothing to the level inside it"
     meaning += f"; {coarser}" if (coarser := describe_coarser_grain(explanation)) else ""
     return Check("minimal", True, f"yes, at {_format_grain(grain, explanation)}", meaning)
 
@@ -257,8 +292,15 @@ def _subject(explanation: ExplanationRecord) -> str:
 
 def _lost(explanation: ExplanationRecord) -> str:
     """What is lost where the target is not met."""
-    subject = _subject(explanation)
-    return f"{subject} or its confidence" if explanation.target.floor > 0 else subject
+    return " or ".join([_subject(explanation), *_confidence_kept(explanation)])
+
+
+def _confidence_kept(explanation: ExplanationRecord) -> list[str]:
+    """What has to be kept of the confidence, where it matters: 90 % of its confidence."""
+    if explanation.target.floor <= 0:
+        return []
+    share = explanation.level.share
+    return [f"{format_share(share)} of its confidence" if share > 0 else "its confidence"]
 
 
 def _describe_necessity(explanation: ExplanationRecord) -> Check:
@@ -269,8 +311,8 @@ def _describe_necessity(explanation: ExplanationRecord) -> Check:
     if necessary:
         return Check("necessary", True, "yes", f"{masked}, {lost} is lost")
     # Not a defect, and not marked as one: a label may have several causes.
-    subject = _subject(explanation)
-    stays = f"{subject} stays" if explanation.target.floor <= 0 else f"{subject} and its confidence stay"
+    kept = [_subject(explanation), *_confidence_kept(explanation)]
+    stays = f"{' and '.join(kept)} {'stay' if len(kept) > 1 else 'stays'}"
     return Check("necessary", None, "no", f"{masked}, {stays}: other regions are sufficient too")
 
 
@@ -281,9 +323,7 @@ def describe_stop(explanation: ExplanationRecord) -> str:
         "interrupt": "The search was interrupted.",
         "failure": "The model failed before the search finished.",
     }.get(explanation.stopped_by)
-    if reason is None:
-        return ""
-    return f"{reason} This is the best explanation found so far; a smaller one may exist."
+    return f"{reason} This is the best explanation found so far; a smaller one may exist." if reason else ""
 
 
 def _describe_limit(explanation: ExplanationRecord) -> str:

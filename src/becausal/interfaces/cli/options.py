@@ -70,23 +70,26 @@ def expand_options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-def options_of(record: type, panel: str = "", *, without: tuple[str, ...] = ()) -> tuple[inspect.Parameter, ...]:
+def options_of(
+    record: type, panel: str = "", *, without: tuple[str, ...] = (), helps: Mapping[str, str] | None = None
+) -> tuple[inspect.Parameter, ...]:
     """Make one command-line option for each field of a record that was made with `core.options.option`.
 
     Args:
         record: A dataclass.
         panel: The heading in the help; by default the one that suits a field of `Request`.
         without: Fields that the command does not offer.
+        helps: Help texts of fields that mean something else to the command, by name.
     """
-    hints = get_type_hints(record)
+    hints, helps = get_type_hints(record), helps or {}
     return tuple(
-        _make_parameter(f, hints[f.name], panel or (SEARCH if f.name in _SEARCH_FIELDS else TARGET))
+        _make_parameter(f, hints[f.name], panel or (SEARCH if f.name in _SEARCH_FIELDS else TARGET), helps.get(f.name))
         for f in fields(record)
         if "option" in f.metadata and f.name not in without
     )
 
 
-def _make_parameter(described: "Field[Any]", hint: Any, panel: str) -> inspect.Parameter:
+def _make_parameter(described: "Field[Any]", hint: Any, panel: str, own_help: str | None) -> inspect.Parameter:
     option: Option = described.metadata["option"]
     kind = _command_line_type(hint)
     declared = typer.Option(
@@ -94,7 +97,7 @@ def _make_parameter(described: "Field[Any]", hint: Any, panel: str) -> inspect.P
         metavar=option.metavar or None,
         rich_help_panel=panel,
         autocompletion=_complete_from(option.choices) if option.choices else _COMPLETIONS.get(described.name),
-        help=_with_default(option.help, described.default),
+        help=own_help or _with_default(option.help, described.default),
         show_default=False,
     )
     annotation: Any = Annotated[bool, declared] if kind is bool else Annotated[kind | None, declared]
@@ -201,14 +204,16 @@ _SHORTCUTS: dict[str, tuple[str, Any, Any]] = {  # by the field of Request they 
 }
 
 
-def request_options(record: type[Request] = Request, *, without: tuple[str, ...] = ()) -> OptionGroup:
+def request_options(
+    record: type[Request] = Request, *, without: tuple[str, ...] = (), helps: Mapping[str, str] | None = None
+) -> OptionGroup:
     """The options of a request, and a shortcut wherever the option it stands for is offered."""
     shortcuts = (
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         for field, (name, annotation, default) in _SHORTCUTS.items()
         if field not in without
     )
-    return OptionGroup(partial(build_request, record), (*options_of(record, without=without), *shortcuts))
+    return OptionGroup(partial(build_request, record), (*options_of(record, without=without, helps=helps), *shortcuts))
 
 
 def loading_options(record: type[Loading] = Loading) -> OptionGroup:
@@ -220,4 +225,8 @@ def loading_options(record: type[Loading] = Loading) -> OptionGroup:
 LoadingOptions = Annotated[Loading, loading_options()]
 RequestOptions = Annotated[Request, request_options()]
 ComparisonRequest = Annotated[Request, request_options(without=("method", "options", "several"))]
-BenchRequest = Annotated[Request, request_options(without=("method", "options"))]
+_BENCH_CONFIDENCE = (
+    "Keep the label and this share of its confidence, e.g. 0.7. Default: the smallest set that keeps the label, as in the "
+    "paper (--smallest)."
+)
+BenchRequest = Annotated[Request, request_options(without=("method", "options"), helps={"confidence": _BENCH_CONFIDENCE})]

@@ -87,7 +87,7 @@ def check_size(explanation: "Explanation") -> None:
 
     from becausal.core.regions import cells
 
-    for stated in explanation.sets:
+    for stated in (*explanation.levels, *explanation.others):
         if stated.checks.minimal_grain is not None:
             number = cells(stated.visible.shape, stated.checks.minimal_grain)
             size = len(np.unique(number[stated.visible])) * stated.visible.size

@@ -18,6 +18,7 @@ from becausal.core.text import one_line
 from becausal.images.loading import InputImage, load_image
 from becausal.interfaces.web.limits import Limits
 from becausal.render.pages import data_uri
+from becausal.render.painting import COMPRESSION
 from becausal.scenes import make_scene
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def encode_png(pixels: NDArray[np.uint8]) -> bytes:
 
 def _encode(image: "Image.Image", file_format: str) -> bytes:
     buffer = BytesIO()
-    image.save(buffer, file_format, quality=86)  # used by JPEG only
+    image.save(buffer, file_format, quality=86, compress_level=COMPRESSION)  # the former for JPEG, the latter for PNG
     return buffer.getvalue()
 
 

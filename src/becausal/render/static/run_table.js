@@ -5,14 +5,18 @@
   if (!source) return;
   const data = JSON.parse(source.textContent);
   const at = Object.fromEntries(data.columns.map((name, i) => [name, i]));
-  const TEXT = new Set(['image', 'label']), PAGE = 50, TITLES = { inside: 'on the object' };
+  const TEXT = new Set(['image', 'label']), PAGE = 50,
+    TITLES = { inside: 'on the object', alone: 'confidence alone', label_size: 'size for the label' };
   const visible = data.columns.filter((name) => name !== 'error');
   const get = (id) => document.getElementById(id);
   const percent = (x) => x === 0 || x >= 0.0995 ? (100 * x).toFixed(0) : (100 * x).toPrecision(2);
+  const probability = (x) => x >= 0.995 && x < 1 ? '>0.99' : x > 0 && x < 0.005 ? '<0.01' : x.toFixed(2);
   const format = {
     size: (x) => `${percent(x)} %`,
+    label_size: (x) => `${percent(x)} %`,
     inside: (x) => `${percent(x)} %`,
-    confidence: (x) => x >= 0.995 && x < 1 ? '>0.99' : x > 0 && x < 0.005 ? '<0.01' : x.toFixed(2),
+    confidence: probability,
+    alone: probability,
     calls: (x) => x.toLocaleString('en'),
   };
   let start = 0, key = 'id', ascending = true, found = data.rows;
