@@ -525,6 +525,7 @@ LOADING = [
     "--batch-size",
     "--threads",
     "--half",
+    "--runtime",
     "--endpoint",
 ]
 COMMANDS = [

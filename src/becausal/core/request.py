@@ -136,7 +136,7 @@ class Request:
     grain: int | None | Literal["default"] = option(
         "default",
         "Minimise the explanation down to cells of this side in pixels; none to skip this. "
-        "Default for causal: 1/28 of the longest side (8 px at 224), 1/56 with --smallest; none for other methods.",
+        "Default: 1/28 of the longest side (8 px at 224) for causal, 1/56 with --smallest, none for other methods.",
         metavar="PX|none",
         parse=parse_grain,
     )

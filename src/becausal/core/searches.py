@@ -118,7 +118,10 @@ def keeping(search: Search[T], floor: float) -> Search[T]:
             message = with_floor((yield state), floor)
         except Stop as stopped:
             message = Stop(stopped.reason, with_floor(stopped.answers, floor), stopped.cause)
-        state = step(search, message)
+        try:
+            state = step(search, message)
+        finally:
+            del message  # a Stop that is raised again holds this frame, and would wait for gc
     return state.result
 
 
