@@ -114,11 +114,15 @@ def check_nested(levels, model):
         assert level.checks.sufficient
 
 
-def check_needed(levels, model, grain):
-    """Every cell that a level adds to the one inside it is needed; this is what is claimed, and the cells are counted."""
-    number, inner = cells(model.grid, grain), np.zeros(model.grid, bool)
+def check_needed(levels, model, grain=None):
+    """Every cell that a level adds to the one inside it is needed; this is what is claimed, and the cells are counted.
+
+    grain: what has to be claimed; None for whatever is.
+    """
+    inner = np.zeros(model.grid, bool)
     for level in levels:
-        assert level.checks.minimal_grain == grain
+        assert grain is None or level.checks.minimal_grain == grain
+        number = cells(model.grid, level.checks.minimal_grain)
         added = level.visible & ~inner
         left = np.unique(number[added])
         assert level.checks.cells == len(left)
@@ -143,7 +147,7 @@ def check_order(saliency, levels):
 def test_levels_are_nested_and_every_cell_of_each_is_needed(seed, place, kind):
     grid, grain = place
     model = Weighted(grid, seed, kind)
-    found, _ = drive(pipeline(model, grain=grain, seed=seed), model)
+    found, _ = drive(pipeline(model, grain=grain, seed=seed, options={"effort": "none"}), model)
     assert [(level.name, level.share) for level in found.levels] == [("label", 0.0), ("half", 0.5), ("most", 0.9)]
     check_nested(found.levels, model)
     check_needed(found.levels, model, grain)
@@ -153,6 +157,17 @@ def test_levels_are_nested_and_every_cell_of_each_is_needed(seed, place, kind):
     for level in found.levels:
         assert level.checks.necessary == (not model.keeps(~level.visible, level.share))
         assert level.checks.confidence == model.scores(level.visible[None])[0, 1]
+
+
+@given(seeds, st.sampled_from(PLACES[4:]), st.sampled_from(["positive", "signed", "wild"]), st.integers(0, 250))
+@settings(max_examples=25, deadline=None)
+def test_what_is_claimed_past_the_effort_limit_is_about_larger_cells(seed, place, kind, effort):
+    grid, grain = place
+    model = Weighted(grid, seed, kind)
+    found, _ = drive(pipeline(model, grain=grain, seed=seed, options={"effort": str(effort)}), model)
+    check_nested(found.levels, model)
+    check_needed(found.levels, model)
+    assert all(level.checks.minimal_grain % grain == 0 for level in found.levels)
 
 
 @given(seeds, st.sampled_from([(2, 4), (3, 3), (9,), (2, 2, 2)]))
