@@ -139,7 +139,7 @@ def make_case(seed: int, model) -> Case:
     scene = make_scene(seed)
     buffer = io.BytesIO()
     Image.fromarray(scene.image).save(buffer, "PNG")
-    expected = explain(scene.image, model, fill=FILL, confidence=SHARE, grain=128 // CELLS, max_calls=CALLS)
+    expected = explain(scene.image, model, fill=FILL, grain=128 // CELLS, max_calls=CALLS)
     packed = np.packbits(expected.visible).tobytes()
     return Case(f"scene-{seed}.png", buffer.getvalue(), expected.label_id, expected.pixels, sha256(packed).hexdigest())
 

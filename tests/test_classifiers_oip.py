@@ -801,7 +801,7 @@ def test_a_server_that_dies_and_comes_back(tmp_path, monkeypatch, capsys, local)
     monkeypatch.chdir(tmp_path)
     Image.fromarray(picture()).save("photo.png")
     server = Server()
-    server.set([None] * 10 + [{"exit": True}])
+    server.set([None] * 60 + [{"exit": True}])
     words = ["explain", "photo.png", "--model", server.spec(), "--fill", "black", "--grain", "1", "--batch-size", "4"]
     assert main([*words, "--endpoint", "retries=2"]) == 2
     out, err = capsys.readouterr()
@@ -1046,10 +1046,10 @@ def test_no_secret_is_shown_or_kept(server, monkeypatch, capsys):
 
 def test_money_is_said(server, capsys, local):
     Image.fromarray(picture()).save("photo.png")
-    words = ["explain", "photo.png", "-m", server.spec(), "--fill", "black", "--grain", "1", "--max-calls", "500"]
+    words = ["explain", "photo.png", "-m", server.spec(), "--fill", "black", "--grain", "1", "--max-calls", "1000"]
     assert main([*words, "--endpoint", "price=0.02"]) == 0
     out = capsys.readouterr().out
-    assert f"{local.calls} calls, priced at {local.calls * 0.02:.2f} (budget 10.00), " in out
+    assert f"{local.calls} calls, priced at {local.calls * 0.02:.2f} (budget 20.00), " in out
     assert f"{(local.calls + PROBES) * 0.02:.2f} spent so far at 0.02 per image" in out
     assert main(words) == 0
     assert "priced" not in capsys.readouterr().out

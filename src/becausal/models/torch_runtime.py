@@ -28,7 +28,7 @@ from becausal.models.torch_probe import Tensor, probe
 TOLERANCE = 1e-4  # of the outputs, relative to the largest if that exceeds 1; margins are rounded to 1/32
 MIN_PARAMETERS = 1_000_000  # exporting a smaller module would take longer than it saves in one explanation
 _MAX_BYTES = 2**30  # of parameters; they are copied three times while a module is exported
-_OTHERS = (1, 4)  # the probe images that no mutant has a half of: white and a checkerboard
+_OTHERS = (1, 4, 5)  # probe images to compare besides the mutants; more than are traced, as unrolled loops show only then
 _CLEARLY_FASTER = 0.8  # share of torch's time in the first run of each, below which nothing more is measured
 _SLOWER = 1.2  # so much slower than torch may onnxruntime be, since measured times vary
 
