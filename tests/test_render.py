@@ -104,7 +104,9 @@ def size_of(png: bytes) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("grid", GRIDS)
-@pytest.mark.parametrize(("channels", "dtype"), [(1, "float32"), (3, "uint8"), (5, "float64")])
+@pytest.mark.parametrize(
+    ("channels", "dtype"), [(1, "float32"), (3, "uint8"), pytest.param(5, "float64", marks=pytest.mark.slow)]
+)
 def test_every_grid_is_drawn(grid: tuple[int, ...], channels: int, dtype: str) -> None:
     explanation = make(grid, channels, dtype)
     for png in (explanation_png(explanation), png_bytes(plot(explanation))):
