@@ -69,7 +69,7 @@ def test_a_node_dies_and_its_pictures_are_done_elsewhere(here):
 
 
 LOCAL = """
-import os, subprocess, sys
+import contextlib, glob, os, subprocess, sys
 from pathlib import Path
 from becausal.batch.ray import RayPool
 from becausal.batch.records import InputItem, BatchJob, TaskLost, BatchTask
@@ -83,15 +83,14 @@ def listeners():
     while todo:
         pid = todo.pop()
         own.add(pid)
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            todo += [int(child) for child in (task / "children").read_text().split()]
+        for task in glob.glob(f"/proc/{pid}/task/*/children"):
+            with contextlib.suppress(OSError):  # a thread that has ended since
+                todo += [int(child) for child in Path(task).read_text().split()]
     sockets = set()
     for pid in own:
-        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-            try:
+        for descriptor in glob.glob(f"/proc/{pid}/fd/*"):
+            with contextlib.suppress(OSError):
                 sockets.add(os.readlink(descriptor))
-            except OSError:
-                pass
     found = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:

@@ -31,7 +31,8 @@ def span(view: Pixels) -> tuple[float, float]:
     return (low, high) if high > low else (low, low + 1.0)
 
 
-def _as_type(values: NDArray[Any], like: Pixels) -> Pixels:
+def as_type(values: NDArray[Any], like: Pixels) -> Pixels:
+    """The values in the type of a view, rounded and clipped for images."""
     if like.dtype == np.uint8:
         values = np.clip(np.rint(values), 0, 255)
     out: Pixels = values.astype(like.dtype)
@@ -39,7 +40,7 @@ def _as_type(values: NDArray[Any], like: Pixels) -> Pixels:
 
 
 def _flat(view: Pixels, colour: NDArray[np.float64]) -> Pixels:
-    return _as_type(np.broadcast_to(colour, view.shape), view)
+    return as_type(np.broadcast_to(colour, view.shape), view)
 
 
 def _blur(view: Pixels) -> Pixels:
@@ -49,12 +50,12 @@ def _blur(view: Pixels) -> Pixels:
         radius = max(1, view.shape[axis] // 10)
         for _ in range(3):
             values = box_blur(values, radius, axis)
-    return _as_type(values, view)
+    return as_type(values, view)
 
 
 def _noise(view: Pixels, rng: np.random.Generator) -> Pixels:
     low, high = span(view)
-    return _as_type(low + rng.random(view.shape) * (high - low), view)
+    return as_type(low + rng.random(view.shape) * (high - low), view)
 
 
 def _inpaint(view: Pixels) -> Pixels:
@@ -133,5 +134,5 @@ def make_background(
         other = read_image(fill.removeprefix("image:"))
         if other.shape != view.shape:
             raise FillError(f"the fill image has shape {other.shape}; the view has {view.shape}")
-        return _as_type(other.astype(np.float64), view)
+        return as_type(other.astype(np.float64), view)
     raise FillError(f"unknown fill {fill!r}: take one of {', '.join(NAMES)}, #rrggbb, r,g,b, a number or image:FILE")
