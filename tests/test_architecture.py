@@ -161,7 +161,7 @@ NAMED = {
         "interfaces.captum", "interfaces.quantus", "scenes.network", "models.torch_module", "models.torch_compose",
         "models.torch_device", "models.torch_export", "models.torch_runtime",
         "methods.deeplift", "methods.extremal", "methods.gbp", "methods.gradients", "methods.lrp",
-        "methods.lrp_rules", "methods.relative", "methods.smooth_masks", "methods.torch_layers",
+        "methods.lrp_rules", "methods.relative", "methods.smooth_masks", "methods.torch_layers", "bench.randomising",
     },
     "captum": {"interfaces.captum", "methods.deeplift", "methods.gradients", "methods.lrp_rules"},
     "shap": {"methods.shap_partition"},

@@ -366,6 +366,7 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {  # what is complete without
     "bench": (BENCH, ["--limit", "--side", "--width"]),
     "scenes make": (["scenes", "make", "--count", "1", "--out", "x"], ["--count", "--seed", "--size"]),
     "scenes show": (["scenes", "show", "--out", "x.png"], ["--count", "--seed", "--size"]),
+    "backgrounds": (["backgrounds", "photo.png", "--out", "x.png"], ["--count", "--seed"]),
     "report": (["report", "run"], ["--thumbs", "--below"]),
     "serve": (["serve"], ["--port", "--max-upload", "--max-calls", "--searches"]),
     "roaming": (["data", "make", "roaming", "--object", "photo.png", "--images", ".", *BASE[:2], "--out", "x"], ["--size"]),

@@ -12,8 +12,7 @@ from typing import Any
 from becausal.batch.records import Box, InputItem
 from becausal.core.errors import InputError
 from becausal.core.text import one_line
-
-ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".npy")
+from becausal.images.folders import ENDINGS, list_images
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def find_inputs(sources: Iterable[str]) -> Inputs:
 def _read(source: str) -> tuple[list[InputItem], set[str]]:
     path = Path(source)
     if path.is_dir():
-        return [InputItem(name) for name in _walk(path)], set()
+        return [InputItem(name) for name in list_images(path)], set()
     if not path.exists():
         if glob.has_magic(source):
             return [InputItem(name) for name in sorted(glob.glob(source, recursive=True)) if os.path.isfile(name)], set()
@@ -65,15 +64,6 @@ def _read(source: str) -> tuple[list[InputItem], set[str]]:
         case ".json":
             return _read_coco(path)
     return [InputItem(source)], set()
-
-
-def _walk(folder: Path) -> Iterator[str]:
-    """All images below a folder, sorted by name within each folder; hidden files and folders are skipped."""
-    for root, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(files):
-            if name.lower().endswith(ENDINGS) and not name.startswith("."):
-                yield str(Path(root) / name)
 
 
 def _read_list(path: Path) -> Iterator[InputItem]:

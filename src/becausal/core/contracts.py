@@ -71,24 +71,54 @@ class Wave(np.ndarray[Any, np.dtype[np.bool_]]):
     """Questions, (n, *grid), with hints for the engine; to everyone else an array like any other.
 
     lookahead: given n, returns up to n sets that may be asked next, likeliest first. A device with free rows evaluates
-    them too; the search does not notice. uncached: bypass the answer cache and the budget. Slices and results of
-    arithmetic carry no hints.
+    them too; the search does not notice. uncached: bypass the answer cache and the budget. draws: for each row, the
+    number of the random background it is evaluated on, instead of the fills; each row is then one call, and `lookahead`
+    is ignored. Slices and results of arithmetic carry no hints.
     """
 
     lookahead: Lookahead | None
     uncached: bool
+    draws: NDArray[np.intp] | None
 
     def __array_finalize__(self, made_from: Any) -> None:
         self.lookahead = None
         self.uncached = False
+        self.draws = None
 
 
-def with_hints(visible: Visible, *, lookahead: Lookahead | None = None, uncached: bool = False) -> Wave:
-    """The questions, with hints for the engine; see `Wave`."""
+def with_hints(
+    visible: Visible,
+    *,
+    lookahead: Lookahead | None = None,
+    uncached: bool = False,
+    draws: NDArray[np.intp] | Sequence[int] | None = None,
+) -> Wave:
+    """The questions, with hints for the engine; see `Wave`.
+
+    Raises:
+        ValueError: `draws` does not have one number for each row.
+    """
     wave = visible.view(Wave)
     wave.lookahead = lookahead
     wave.uncached = uncached
+    if draws is not None:
+        wave.draws = np.asarray(draws, np.intp)
+        if wave.draws.shape != (len(visible),):
+            raise ValueError(f"draws must have one number for each of {len(visible)} rows, not shape {wave.draws.shape}")
     return wave
+
+
+def draws_of(visible: Visible) -> NDArray[np.intp] | None:
+    """The numbers of the random backgrounds that the rows of a wave are evaluated on; None for the fills."""
+    return visible.draws if isinstance(visible, Wave) else None
+
+
+class BackgroundSampler(Protocol):
+    """Numbered random backgrounds of one view: the same number always gives the same background."""
+
+    def draw(self, number: int) -> Pixels:
+        """The background with this number, of the view's shape and type."""
+        ...
 
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Metrics of a map or an explanation: insertion, deletion, overlap, agreement. Pure functions, or searches.
+"""Metrics of a map or an explanation: insertion, deletion, overlap, agreement, transfer. Pure functions, or searches.
 
 Insertion and deletion (Petsiuk, Das and Saenko, 2018), as they are defined here: the pixels of the view are ranked by
 the map, high to low, ties in seeded patches as in `extract`. Prefix k of s holds the first round(k·n/s) of all n
@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from becausal.core.certificates import certify
 from becausal.core.contracts import Saliency, Search, Visible
 from becausal.core.extract import prefix, ranking
+from becausal.core.intervals import exact_interval
 
 STEPS = 50
 
@@ -35,6 +37,28 @@ class Curves:
         return area_under(self.deletion)
 
 
+@dataclass(frozen=True)
+class Transfer:
+    """On how many held-out backgrounds a set keeps its label, with the exact interval of the share.
+
+    Attributes:
+        kept: Backgrounds on which the label was kept.
+        asked: Backgrounds that were evaluated.
+        low: Lower end of the interval.
+        high: Upper end of the interval.
+    """
+
+    kept: int
+    asked: int
+    low: float
+    high: float
+
+    @property
+    def share(self) -> float:
+        """The share of backgrounds on which the label was kept; NaN where none was evaluated."""
+        return self.kept / self.asked if self.asked else float("nan")
+
+
 def prefixes(saliency: Saliency, rng: np.random.Generator, *, steps: int = STEPS) -> Visible:
     """The growing prefixes of a map's ranking, (steps + 1, *grid): from nothing to the whole view."""
     order = ranking(saliency, rng)
@@ -47,6 +71,17 @@ def trace_curves(saliency: Saliency, rng: np.random.Generator, *, steps: int = S
     shown = prefixes(saliency, rng, steps=steps)
     answers = yield np.concatenate([shown, ~shown])
     return Curves(answers.confidence[: steps + 1], answers.confidence[steps + 1 :])
+
+
+def transfer(visible: Visible, *, first: int, count: int, confidence: float = 0.95) -> Search[Transfer]:
+    """Evaluate a set, (*grid,), on the backgrounds `first` to `first + count - 1`; confidence: of the interval.
+
+    The backgrounds must be held out: drawn neither by the search nor for a certificate of this set.
+    """
+    tally = yield from certify(visible, first=first, count=count, allowed=count)
+    kept = tally.asked - tally.failures
+    low, high = exact_interval(kept, tally.asked, confidence) if tally.asked else (0.0, 1.0)
+    return Transfer(kept, tally.asked, low, high)
 
 
 def area_under(curve: NDArray[np.float64]) -> float:

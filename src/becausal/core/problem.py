@@ -5,7 +5,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from becausal.core.contracts import Classifier, Finding, Grid, Needs, Pixels, Search
+from becausal.core.contracts import BackgroundSampler, Classifier, Finding, Grid, Needs, Pixels, Search
 from becausal.core.targets import Target
 
 
@@ -21,6 +21,7 @@ class Problem:
         model: The classifier itself. Only methods that need gradients may touch it.
         budget: How many questions a method may ask, None for any number.
         floors: Confidences that nested sets must keep beyond the target, in ascending order; empty for a single set.
+        sampler: The random backgrounds that a search may use by number, see `Wave.draws`; None for none.
     """
 
     view: Pixels
@@ -30,6 +31,7 @@ class Problem:
     model: Classifier | None = None
     budget: int | None = None
     floors: tuple[float, ...] = ()
+    sampler: BackgroundSampler | None = None
 
     @property
     def grid(self) -> Grid:

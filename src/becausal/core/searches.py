@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from becausal.core.contracts import Answers, Grid, Lookahead, Search, Stop, Visible, Wave, with_hints
+from becausal.core.contracts import Answers, Grid, Lookahead, Search, Stop, Visible, Wave, draws_of, with_hints
 from becausal.core.targets import with_floor
 
 T = TypeVar("T")
@@ -36,13 +36,14 @@ def step(search: Search[T], message: Answers | Exception | None) -> Visible | Do
 def gather(searches: Sequence[Search[T]]) -> Search[list[T]]:
     """Step several searches as one: what they ask at the same time forms one wave.
 
-    Told to stop, it gives each search whose questions were all answered its answers and stops the others.
+    Told to stop, it gives each search whose questions were all answered its answers and stops the others. Raises
+    ValueError where one of them uses random backgrounds.
     """
     states = {i: step(search, None) for i, search in enumerate(searches)}
     while asking := {i: wave for i, wave in states.items() if not isinstance(wave, Done)}:
         stop: Stop | None = None
         try:
-            answers = yield np.concatenate(list(asking.values()))
+            answers = yield np.concatenate([_on_fills(wave, "gather") for wave in asking.values()])
         except Stop as thrown:
             stop, answers = thrown, thrown.answers
         start = 0
@@ -75,8 +76,10 @@ class BudgetedRun:
         self.stage = "search"
 
     def note(self, wave: Visible, answers: Answers) -> None:
-        """Learn from the answers to the first questions of a wave."""
+        """Learn from the answers to the first questions of a wave; on random backgrounds only what was spent."""
         self.spent = max(self.spent, answers.spent)
+        if draws_of(wave) is not None:  # a set that holds on one background is not sufficient for that
+            return
         rows = np.flatnonzero(with_floor(answers, self.floor).holds)
         if not len(rows):
             return
@@ -90,11 +93,12 @@ class BudgetedRun:
         """The same search, watched, and stopped once `limit` calls are spent in all."""
         state = step(search, None)
         while not isinstance(state, Done):
-            room = len(state) if limit is None else min(len(state), max(0, limit - self.spent) // self.price)
+            price = self.price if draws_of(state) is None else 1
+            room = len(state) if limit is None else min(len(state), max(0, limit - self.spent) // price)
             message: Answers | Stop = Stop("budget")
             if room:
                 try:
-                    message = yield state if room == len(state) else state[:room]
+                    message = yield state if room == len(state) else _first(state, room)
                     self.note(state, message)
                     if room < len(state):
                         message = Stop("budget", message)
@@ -135,9 +139,11 @@ def showing(search: Search[T], always: Visible) -> Search[T]:
     while not isinstance(state, Done):
         ahead = state.lookahead if isinstance(state, Wave) else None
         wave = np.asarray(state) | always
+        if isinstance(state, Wave):
+            wave = with_hints(wave, lookahead=None if ahead is None else partial(add, ahead), draws=state.draws)
         message: Answers | Stop
         try:
-            message = yield wave if ahead is None else with_hints(wave, lookahead=partial(add, ahead))
+            message = yield wave
         except Stop as stopped:
             message = stopped
         state = step(search, message)
@@ -148,12 +154,13 @@ def contrastive(search: Search[T]) -> Search[T]:
     """The search under a harder target: what is shown must be enough, and what is left when it is masked must not be.
 
     Every question costs two calls, of the set and of its complement. The margin is that of the condition nearer to fail.
+    Raises ValueError where the search uses random backgrounds.
     """
     state = step(search, None)
     while not isinstance(state, Done):
         message: Answers | Stop
         try:
-            message = _both((yield np.concatenate(zip_rows(state, ~state))))
+            message = _both((yield np.concatenate(zip_rows(_on_fills(state, "contrastive"), ~state))))
         except Stop as stopped:
             whole = stopped.answers.part(slice(0, len(stopped.answers) // 2 * 2))
             message = Stop(stopped.reason, _both(whole))
@@ -164,6 +171,19 @@ def contrastive(search: Search[T]) -> Search[T]:
 def zip_rows(first: Visible, second: Visible) -> list[Visible]:
     """Rows of two waves in turn, as pairs: a wave cut short then still has whole pairs."""
     return [np.stack(pair) for pair in zip(first, second, strict=True)]
+
+
+def _first(wave: Visible, rows: int) -> Visible:
+    """The first rows of a wave, on the same random backgrounds."""
+    draws = draws_of(wave)
+    return wave[:rows] if draws is None else with_hints(wave[:rows], draws=draws[:rows])
+
+
+def _on_fills(wave: Visible, name: str) -> Visible:
+    """The wave, if it is evaluated under the fills. Raises ValueError if not."""
+    if draws_of(wave) is not None:
+        raise ValueError(f"a search inside {name}() cannot use random backgrounds (Wave.draws)")
+    return wave
 
 
 def _both(answers: Answers) -> Answers:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,10 @@ from becausal.core.problem import Problem
 from becausal.core.searches import Done, step
 from becausal.core.stats import Stats
 from becausal.engine.calls import ModelCalls
+from becausal.engine.draws import DrawnBackgrounds
+from becausal.engine.first_look import FirstLook
 from becausal.engine.interrupts import DeferredInterrupt
-from becausal.engine.running import FirstLook, Job, Outcome, QuestionPart, RunningSearch
+from becausal.engine.running import Job, Outcome, QuestionPart, RunningSearch
 from becausal.engine.scheduler import Part, Scheduler
 
 T = TypeVar("T")
@@ -159,8 +161,7 @@ class Engine:
             return
         view, backgrounds = (work.view, work.backgrounds) if isinstance(work, Job) else (work[0].view, work[0].backgrounds)
         try:
-            with self._shield.lifted:  # some models are evaluated here
-                staged = tuple(self.calls.stage(view, background) for background in backgrounds)
+            staged = tuple(self._stage(view, background) for background in backgrounds)
         except AnswerError as error:
             run.done.append(Outcome(index, None, "failure", Stats(), error))
             return
@@ -168,7 +169,7 @@ class Engine:
             run.active[index] = look = FirstLook(index, work, staged)
             run.scheduler.waiting.append(look)
             return
-        run.active[index] = search = RunningSearch(index, *work, staged, run.max_calls, self.stats)
+        run.active[index] = search = RunningSearch(index, *work, staged, run.max_calls, self.stats, self._drawn(work[0]))
         self._advance(run, search, None)
 
     def _go_on(self, run: _Progress[T]) -> None:
@@ -204,11 +205,17 @@ class Engine:
             run.done.append(Outcome(look.index, None, "failure", look.stats, error))
             return
         self.stats.calls += 1
-        running = RunningSearch(
-            look.index, problem, search, look.staged, run.max_calls, self.stats, stats=look.stats, begun=look.begun
-        )
+        common = (run.max_calls, self.stats, self._drawn(problem))
+        running = RunningSearch(look.index, problem, search, look.staged, *common, stats=look.stats, begun=look.begun)
         run.active[look.index] = running
         self._advance(run, running, None)
+
+    def _drawn(self, problem: Problem) -> DrawnBackgrounds | None:
+        return None if problem.sampler is None else DrawnBackgrounds(problem.view, problem.sampler, self._stage)
+
+    def _stage(self, view: Pixels, background: Pixels) -> Any:
+        with self._shield.lifted:  # some models are evaluated here
+            return self.calls.stage(view, background)
 
     def _break_off(self, run: _Progress[T], error: NetworkError) -> None:
         """The model cannot be reached any more: each search ends with what it has, and none is begun."""

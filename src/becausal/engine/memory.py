@@ -6,12 +6,14 @@ from pathlib import Path
 
 from becausal.core.errors import ImageError
 from becausal.engine.calls import ModelCalls
+from becausal.engine.draws import PAIR_BYTES, kept_count
 
 MAX_BYTES = 8 * 2**30
 BYTES_PER_PIXEL = 128  # of a search: maps, patches, masks and backgrounds; measured with `causal` and `dc-causal`
+DRAWING_PAIRS = 4  # memory to draw a random background, as so many pairs of view and background; measured
 
 
-def require_memory(name: str, shape: tuple[int, ...], itemsize: int, calls: ModelCalls) -> None:
+def require_memory(name: str, shape: tuple[int, ...], itemsize: int, calls: ModelCalls, *, has_draws: bool = False) -> None:
     """Refuse a view that is too large to be searched.
 
     Args:
@@ -19,12 +21,16 @@ def require_memory(name: str, shape: tuple[int, ...], itemsize: int, calls: Mode
         shape: Of the view, (*grid, channels).
         itemsize: Bytes of one of its numbers.
         calls: The model; a batch on a GPU is not counted.
+        has_draws: Whether the search uses random backgrounds.
 
     Raises:
         ImageError: The search would take more memory than MAX_BYTES, or than this machine has.
     """
     rows = 0 if calls.is_async else calls.batch_size
     needed = prod(shape[:-1]) * BYTES_PER_PIXEL + rows * prod(shape) * itemsize
+    if has_draws:  # those that are kept, those in the rows of the last batch, and one that is being drawn
+        kept = 0 if calls.is_async else kept_count(prod(shape)) + rows
+        needed += (kept + DRAWING_PAIRS) * PAIR_BYTES * prod(shape)
     limit = min(MAX_BYTES, total_memory())
     if needed <= limit:
         return

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import islice
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -16,13 +17,15 @@ from becausal.core.errors import AnswerError, BecausalError
 from becausal.core.problem import Problem
 from becausal.core.stats import Stats
 from becausal.core.targets import quantise_margin
+from becausal.engine.draws import DrawnBackgrounds
 from becausal.engine.scheduler import Landing
 
 T = TypeVar("T")
 
 Packed = NDArray[np.uint8]  # (n, bytes): visible sets, eight pixels to a byte
 Known = tuple[bool, float, float]  # holds, margin, confidence
-Key = int | bytes  # hash of a set, at least 64 bits
+Key = int | bytes  # hash of a set, and of its random background if it has one; at least 64 bits
+Draws = NDArray[np.intp]  # (n,) numbers of random backgrounds
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,63 +55,11 @@ class Outcome(Generic[T]):
 
 
 @dataclass(eq=False)
-class FirstLook(Generic[T]):
-    """The whole view of a job, waiting to be evaluated; source and part of a batch at once."""
-
-    index: int
-    job: Job[T]
-    staged: tuple[Any, ...]  # one for each fill; only the first is needed here
-    stats: Stats = field(default_factory=Stats)
-    begun: float = field(default_factory=time.perf_counter)
-    scores: NDArray[Any] | None = None
-    error: AnswerError | None = None
-    is_sent: bool = False
-    is_wanted: bool = True
-
-    @property
-    def grid(self) -> Grid:
-        return tuple(self.job.view.shape[:-1])
-
-    @property
-    def kind(self) -> Hashable:
-        return self.job.view.shape, self.job.view.dtype
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        return -self.job.view[..., 0].size, self.index
-
-    @property
-    def rows_left(self) -> int:
-        return 0 if self.is_sent else 1
-
-    @property
-    def count(self) -> int:
-        return 1
-
-    @property
-    def which(self) -> NDArray[np.intp]:
-        return np.zeros(1, np.intp)
-
-    def take(self, room: int, *, at_least_one: bool) -> "FirstLook[T]":
-        self.is_sent = True
-        return self
-
-    def rows(self, *, packed: bool) -> NDArray[Any]:
-        whole = np.ones((1, *self.grid), bool)
-        return pack(whole) if packed else whole
-
-    def deliver(self, scores: NDArray[Any], landing: Landing) -> None:
-        self.scores = scores
-        _count(self.stats, landing)
-        self.stats.calls += 1
-
-    def fail(self, error: AnswerError) -> None:
-        self.error = error
-
-
-@dataclass(eq=False)
 class RunningSearch(Generic[T]):
-    """One search and its questions; a source of rows. limit: on its calls, None for none. totals: of the engine."""
+    """One search and its questions; a source of rows.
+
+    limit: on its calls, None for none. totals: of the engine. drawn: the problem's random backgrounds, where it has any.
+    """
 
     index: int
     problem: Problem
@@ -116,6 +67,7 @@ class RunningSearch(Generic[T]):
     staged: tuple[Any, ...]
     limit: int | None
     totals: Stats
+    drawn: DrawnBackgrounds | None = None
     stats: Stats = field(default_factory=Stats)
     begun: float = field(default_factory=time.perf_counter)
     cache: dict[Key, Known] = field(default_factory=dict)
@@ -130,11 +82,8 @@ class RunningSearch(Generic[T]):
     shown: int = 0  # pixels of the wave's first set: the more, the longer the search still has to go, as a rule
     missing: int = 0  # questions of the wave without an answer: those still to be sent, and those in flight
     lookahead: Lookahead | None = None
-
-    @property
-    def width(self) -> int:
-        """Calls that a question costs: one under each fill."""
-        return len(self.staged)
+    draws: Draws | None = None  # of the wave's rows, where they are evaluated on random backgrounds
+    width: int = 1  # calls that a question of the wave costs: one under each fill, or one on its random background
 
     @property
     def grid(self) -> Grid:
@@ -158,8 +107,14 @@ class RunningSearch(Generic[T]):
         Questions seen before, or twice, need no call. Those the budget does not reach are left out.
         """
         self.turn += 1
-        uncached = isinstance(wave, Wave) and wave.uncached
-        self.lookahead = wave.lookahead if isinstance(wave, Wave) else None
+        uncached, self.lookahead, self.draws = False, None, None
+        if isinstance(wave, Wave):
+            uncached, self.lookahead, self.draws = wave.uncached, wave.lookahead, wave.draws
+        self.width = len(self.staged)
+        if self.draws is not None:
+            if self.drawn is None:
+                raise ValueError("a search asked for random backgrounds (Wave.draws), but the problem has no sampler")
+            self.lookahead, self.width = None, 1
         self.wave = np.asarray(wave)
         self.packed = pack(self.wave)
         self.shown = int(np.count_nonzero(self.wave[:1]))
@@ -169,7 +124,7 @@ class RunningSearch(Generic[T]):
             for key in self.keys:
                 self.cache.pop(key, None)
         else:
-            self.keys = hash_rows(self.packed)
+            self.keys = hash_rows(self.packed, self.draws)
         room = self._room(uncached)
         self.todo = deque()
         new: set[Key] = set()
@@ -202,11 +157,15 @@ class RunningSearch(Generic[T]):
         count = min(len(self.todo), max(room // self.width, int(at_least_one)))
         if count < 1:
             return None
+        if self.draws is not None and self.drawn is not None:
+            count = self.drawn.fitting(self.draws[list(islice(self.todo, count))].tolist())
         rows = [self.todo.popleft() for _ in range(count)]
         if rows[-1] - rows[0] + 1 == count:  # they lie together: no need to copy them
             part = slice(rows[0], rows[-1] + 1)
-            return QuestionPart(self, self.keys[part], self.wave[part], self.packed[part])
-        return QuestionPart(self, [self.keys[row] for row in rows], self.wave[rows], self.packed[rows])
+            draws = None if self.draws is None else self.draws[part]
+            return QuestionPart(self, self.keys[part], self.wave[part], self.packed[part], draws)
+        draws = None if self.draws is None else self.draws[rows]
+        return QuestionPart(self, [self.keys[row] for row in rows], self.wave[rows], self.packed[rows], draws)
 
     def speculate(self, count: int) -> "QuestionPart[T] | None":
         """At most `count` questions that the search says it may ask next, and whose answers are not known."""
@@ -245,7 +204,7 @@ class RunningSearch(Generic[T]):
     def interrupt(self, grace: int) -> Stop:
         """Ctrl-C: at most `grace` further questions are evaluated. A Stop with the answers there are."""
         self.stopped_by = "interrupt"
-        limit = self.stats.calls + grace * self.width
+        limit = self.stats.calls + grace * len(self.staged)
         self.limit = limit if self.limit is None else min(self.limit, limit)
         return Stop("interrupt", self.answers(self.known_prefix()))
 
@@ -266,18 +225,21 @@ class RunningSearch(Generic[T]):
 
 @dataclass(eq=False)
 class QuestionPart(Generic[T]):
-    """Questions of one search in a batch, each of them one row under each fill."""
+    """Questions of one search in a batch, each of them one row under each fill, or one on its random background."""
 
     owner: RunningSearch[T]
     keys: list[Key]
     visible: Visible  # (questions, *grid)
     packed: Packed  # (questions, bytes)
+    draws: Draws | None = None
     is_speculative: bool = False
     error: AnswerError | None = None
     turn: int = field(init=False)
+    width: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.turn = self.owner.turn
+        self.width = len(self.owner.staged) if self.draws is None else 1
 
     @property
     def grid(self) -> Grid:
@@ -285,15 +247,19 @@ class QuestionPart(Generic[T]):
 
     @property
     def staged(self) -> Sequence[Any]:
-        return self.owner.staged
+        if self.draws is None or self.owner.drawn is None:
+            return self.owner.staged
+        return self.owner.drawn.staged(np.unique(self.draws).tolist())
 
     @property
     def count(self) -> int:
-        return len(self.keys) * self.owner.width
+        return len(self.keys) * self.width
 
     @property
     def which(self) -> NDArray[np.intp]:
-        return np.arange(self.count) % self.owner.width if self.owner.width > 1 else np.zeros(self.count, np.intp)
+        if self.draws is not None:
+            return np.unique(self.draws, return_inverse=True)[1]
+        return np.arange(self.count) % self.width if self.width > 1 else np.zeros(self.count, np.intp)
 
     @property
     def is_wanted(self) -> bool:
@@ -301,11 +267,11 @@ class QuestionPart(Generic[T]):
 
     def rows(self, *, packed: bool) -> NDArray[Any]:
         rows: NDArray[Any] = self.packed if packed else self.visible
-        return np.repeat(rows, self.owner.width, axis=0) if self.owner.width > 1 else rows
+        return np.repeat(rows, self.width, axis=0) if self.width > 1 else rows
 
     def deliver(self, scores: NDArray[Any], landing: Landing) -> None:
         """Keep what the model returned; with several fills the worst answer counts."""
-        owner, width = self.owner, self.owner.width
+        owner, width = self.owner, self.width
         judged = owner.problem.target.judge(scores)
         holds, margin, confidence = judged.holds, judged.margin, judged.confidence
         if width > 1:
@@ -319,22 +285,16 @@ class QuestionPart(Generic[T]):
             owner.speculative.update((key, answer) for key, answer in known if key not in owner.cache)
             owner.stats.speculative += rows
             owner.totals.speculative += rows
-            _count(owner.stats, Landing(0, landing.slots, landing.seconds))
+            Landing(0, landing.slots, landing.seconds).add_to(owner.stats)
         else:
             owner.cache.update(known)
             owner.stats.calls += rows
             owner.totals.calls += rows
             owner.missing -= len(self.keys)
-            _count(owner.stats, landing)
+            landing.add_to(owner.stats)
 
     def fail(self, error: AnswerError) -> None:
         self.error = error
-
-
-def _count(stats: Stats, landing: Landing) -> None:
-    stats.batches += landing.batches
-    stats.slots += landing.slots
-    stats.model_seconds += landing.seconds
 
 
 def pack(visible: Visible) -> Packed:
@@ -342,8 +302,10 @@ def pack(visible: Visible) -> Packed:
     return np.packbits(visible.reshape(len(visible), -1), axis=1)
 
 
-def hash_rows(packed: Packed) -> list[Key]:
-    """A hash of each row: Python's own where it has 64 bits, as it is by far the fastest."""
+def hash_rows(packed: Packed, draws: Draws | None = None) -> list[Key]:
+    """A hash of each row, and of its draw: Python's own where it has 64 bits, as it is by far the fastest."""
+    if draws is not None:
+        packed = np.hstack([packed, draws.astype(np.int64)[:, None].view(np.uint8)])
     if sys.hash_info.width < 64:
         return [blake2b(row, digest_size=16).digest() for row in np.ascontiguousarray(packed)]
     return [hash(row.tobytes()) for row in packed]

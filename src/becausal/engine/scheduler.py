@@ -28,6 +28,11 @@ class Landing:
     slots: int
     seconds: float
 
+    def add_to(self, stats: Stats) -> None:
+        stats.batches += self.batches
+        stats.slots += self.slots
+        stats.model_seconds += self.seconds
+
 
 class Part(Protocol):
     """Some rows of one owner, in one batch."""
@@ -46,7 +51,9 @@ class Part(Protocol):
         ...
 
     @property
-    def staged(self) -> Sequence[Any]: ...
+    def staged(self) -> Sequence[Any]:
+        """The pairs of view and background; some are staged only now. Raises AnswerError where that fails."""
+        ...
 
     @property
     def which(self) -> NDArray[np.intp]:

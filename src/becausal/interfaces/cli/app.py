@@ -15,6 +15,7 @@ import typer
 
 from becausal.core.errors import BecausalError
 from becausal.interfaces.cli import (
+    backgrounds,
     batch,
     bench,
     check,
@@ -46,7 +47,12 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {  # by the heading in th
         "compare": compare.compare,
         "serve": serve.serve,
     },
-    "Models and methods": {"inspect": inspect.inspect, "models": inspect.models, "methods": inspect.methods},
+    "Models and methods": {
+        "inspect": inspect.inspect,
+        "models": inspect.models,
+        "methods": inspect.methods,
+        "backgrounds": backgrounds.backgrounds,
+    },
     "Many images": {
         "batch": batch.batch,
         "report": report.report,
