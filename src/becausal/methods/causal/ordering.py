@@ -1,7 +1,8 @@
 """The map of the search `causal`: the order in which the pixels are needed.
 
-First come the pixels of the explanation, the innermost level before the others. The patches of the rest follow, by what they
-add to the confidence beside the explanation, by what they keep alive without it, and by what the survey found.
+First come the pixels of the explanation, those before the others whose masking takes most from the confidence. The patches
+of the rest follow, by what they add to the confidence beside the explanation, by what they keep alive without it, and by
+what the survey found.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from becausal.core.contracts import Saliency, Search, Visible
+from becausal.core.regions import cells
 from becausal.methods.causal.survey import Survey, ask_halves, balanced_halves, fit_effects
 
 RIDGE = 3.0
@@ -20,33 +22,67 @@ CONTRAST = 2.0  # exponent of the map's values: higher makes the first pixels st
 DIGITS = 6  # of values that are compared, so that rounding decides nothing
 
 
-@dataclass(frozen=True)
-class PatchEffects:
-    """What each patch adds, (patches,): `beside` the explanation to the confidence, `without` it to its logarithm."""
+@dataclass(frozen=True, eq=False)
+class MapEffects:
+    """What parts of the view do to the confidence.
+
+    Attributes:
+        beside: (patches,) what each patch adds to it beside the explanation.
+        without: (patches,) what each patch adds to its logarithm without the explanation; None where nothing is left of it.
+        inside: (*grid,) the place of each pixel of the explanation, from 0 to 1, by what masking its cell takes.
+    """
 
     beside: NDArray[np.float64]
-    without: NDArray[np.float64]
+    without: NDArray[np.float64] | None
+    inside: Saliency
 
 
 def measure_effects(
-    survey: Survey, explanation: Visible, *, context: int, rest: int, rng: np.random.Generator
-) -> Search[PatchEffects]:
-    """Evaluate balanced halves of the patches, with the explanation always shown, and with it always masked."""
+    survey: Survey, explanation: Visible, side: int, *, context: int, inside: int, rest: int, rng: np.random.Generator
+) -> Search[MapEffects]:
+    """Evaluate balanced halves: of the patches beside the explanation, of its cells, and of the patches without it.
+
+    Args:
+        survey: The patches.
+        explanation: (*grid,) a sufficient set.
+        side: Of the explanation's cells, in pixels.
+        context: Number of sets of patches beside the explanation.
+        inside: Number of sets of its cells, with everything else visible.
+        rest: Number of sets of patches without it, where the label stays without it.
+        rng: For the sets.
+    """
     count = len(survey.contribution)
     shown = balanced_halves(count, context, rng)
     answers = yield from ask_halves(survey.patch, shown, always=explanation)
-    beside = fit_effects(shown, answers.confidence, RIDGE)
-    shown = balanced_halves(count, rest, rng)
-    answers = yield from ask_halves(survey.patch, shown, never=explanation)
-    return PatchEffects(beside, fit_effects(shown, np.log(np.maximum(answers.confidence, FAINT)), RIDGE))
+    beside, without = fit_effects(shown, answers.confidence, RIDGE), None
+    order = yield from _rank_inside(explanation, side, inside, rng)
+    answers = yield ~explanation[None]
+    if answers.holds[0]:
+        shown = balanced_halves(count, rest, rng)
+        answers = yield from ask_halves(survey.patch, shown, never=explanation)
+        without = fit_effects(shown, np.log(np.maximum(answers.confidence, FAINT)), RIDGE)
+    return MapEffects(beside, without, order)
 
 
-def rank_patches(survey: Survey, effects: PatchEffects | None) -> NDArray[np.float64]:
+def _rank_inside(explanation: Visible, side: int, samples: int, rng: np.random.Generator) -> Search[Saliency]:
+    """The place of each pixel of the explanation, (*grid,), by what masking its cell takes from the confidence."""
+    _, place = np.unique(cells(explanation.shape, side)[explanation], return_inverse=True)
+    number = np.zeros(explanation.shape, np.intp)
+    number[explanation] = place.ravel()
+    area = np.bincount(place.ravel())
+    shown = balanced_halves(len(area), samples, rng)
+    answers = yield from ask_halves(number, shown, always=~explanation)
+    return np.where(explanation, _ranks(fit_effects(shown, answers.confidence, RIDGE) / area)[number], 0.0)
+
+
+def rank_patches(survey: Survey, effects: MapEffects | None) -> NDArray[np.float64]:
     """The place of each patch in the order, from 0 for the least needed to 1, per pixel of its area."""
     area = np.bincount(survey.patch.ravel())
     score = _ranks(survey.contribution / area)
     if effects is not None:
-        score = score + _ranks(effects.beside / area) + REST_WEIGHT * _ranks(effects.without / area)
+        score = score + _ranks(effects.beside / area)
+        if effects.without is not None:
+            score = score + REST_WEIGHT * _ranks(effects.without / area)
     return _ranks(np.round(score, DIGITS))
 
 

@@ -27,7 +27,7 @@ from becausal.methods.causal.chain import Chain
 from becausal.methods.causal.coalitions import CoalitionIndex
 from becausal.methods.causal.lattice import Cells, Lattice
 from becausal.methods.causal.levels import LevelSearch
-from becausal.methods.causal.ordering import PatchEffects, measure_effects, order_map, rank_patches
+from becausal.methods.causal.ordering import MapEffects, measure_effects, order_map, rank_patches
 from becausal.methods.causal.settling import Result, settle_within
 from becausal.methods.causal.survey import Survey, restrict, run_survey
 from becausal.methods.causal.tuning import Tuning
@@ -98,7 +98,7 @@ class Causal:
         levels, effects = LevelSearch(self.tuning, lattice, problem.floors, rng, index, self.effort), None
         try:
             yield from levels.run(survey)
-            effects = yield from self._effects(problem, survey, levels.sets[-1], rng)
+            effects = yield from self._effects(problem, lattice, survey, levels.sets[-1], rng)
         except Stop:
             if levels.sets[-1].all():
                 return Finding(self._map(lattice, index, survey, ()))
@@ -129,7 +129,7 @@ class Causal:
                 found.append(min(results, key=lambda result: int(result[0].visible.sum())))
                 start = start & ~self._used(lattice, found[-1][0].visible, own)
             if problem.target.floor > 0:
-                effects = yield from self._effects(problem, survey, found[0][0].visible, rng)
+                effects = yield from self._effects(problem, lattice, survey, found[0][0].visible, rng)
         except Stop:
             if not found:
                 best = () if run.visible.all() else (run.visible,)
@@ -155,13 +155,23 @@ class Causal:
         return (yield from run.follow(search))
 
     def _effects(
-        self, problem: Problem, survey: Survey | None, explanation: Visible, rng: np.random.Generator
-    ) -> Search[PatchEffects | None]:
-        """What the patches add to the explanation, for the map; None without a survey, or with a small budget."""
-        context, rest = self.tuning.context, self.tuning.rest
-        if survey is None or (problem.budget is not None and problem.budget < 4 * (context + rest)):
+        self,
+        problem: Problem,
+        lattice: Lattice,
+        survey: Survey | None,
+        explanation: Visible,
+        rng: np.random.Generator,
+    ) -> Search[MapEffects | None]:
+        """What parts of the view do to the confidence, for the map; None without a survey, or with a small budget."""
+        tuning = self.tuning
+        calls = tuning.context + tuning.inside + tuning.rest
+        if survey is None or (problem.budget is not None and problem.budget < 4 * calls):
             return None
-        return (yield from measure_effects(survey, explanation, context=context, rest=rest, rng=rng.spawn(1)[0]))
+        search = measure_effects(
+            survey, explanation, 2 * lattice.grain,
+            context=tuning.context, inside=tuning.inside, rest=tuning.rest, rng=rng.spawn(1)[0],
+        )  # fmt: skip
+        return (yield from search)
 
     def _map(
         self,
@@ -169,11 +179,14 @@ class Causal:
         index: CoalitionIndex,
         survey: Survey | None,
         levels: Sequence[Visible],
-        effects: PatchEffects | None = None,
+        effects: MapEffects | None = None,
     ) -> Saliency:
         if survey is None:
             return order_map(index.saliency, levels)
-        return order_map(rank_patches(survey, effects)[survey.patch], levels)
+        rest = rank_patches(survey, effects)[survey.patch]
+        if effects is None:
+            return order_map(rest, levels)
+        return order_map(np.where(levels[-1], effects.inside, rest), levels[-1:])
 
     def _descend(
         self,

@@ -32,7 +32,8 @@ class Tuning:
         trust: How strongly parts with a low expected removal cost are preferred; 0 draws them uniformly.
         memory: Share of the observed removal costs that is kept from round to round.
         context: Number of patch sets evaluated together with the explanation, for the map.
-        rest: Number of patch sets evaluated without it, for the map.
+        inside: Number of sets of the explanation's cells evaluated in the whole view, for the map.
+        rest: Number of patch sets evaluated without the explanation, for the map, where the label stays without it.
     """
 
     survey: int = 96
@@ -57,6 +58,7 @@ class Tuning:
     trust: float = 2.0
     memory: float = 0.7
     context: int = 88
+    inside: int = 48
     rest: int = 48
 
     def __post_init__(self) -> None:
