@@ -36,6 +36,7 @@ RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "convergence-bundled": ("convergence", "bundled", {"limit": 100}),
     "fills-bundled": ("fills", "bundled", {"limit": 100}),
     "faithfulness-bundled": ("faithfulness", "bundled", {"limit": 100}),
+    "sanity-bundled": ("sanity", "bundled", {"limit": 10}),
     "photobombing-mobilenet": ("photobombing", "mobilenet", {"data": "photobombing", "limit": 100}),
     "photobombing-mobilenet-black": (
         "photobombing",

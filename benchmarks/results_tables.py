@@ -57,10 +57,11 @@ def keep(run: Path, name: str) -> None:
     rows = _rows(run / "results.csv")
     if about.exists():
         old = json.loads(about.read_text(encoding="utf-8"))
-        rows = [row for row in _rows(table) if row["method"] not in settings["methods"]] + rows
+        new = {*settings["methods"], *(row["method"] for row in rows)}  # a bench may add a control of its own
+        rows = [row for row in _rows(table) if row["method"] not in new] + rows
         chosen = _merged(old, chosen)
-        order = chosen["settings"]["methods"]
-        rows.sort(key=lambda row: order.index(row["method"]))
+        order = {method: place for place, method in enumerate(chosen["settings"]["methods"])}
+        rows.sort(key=lambda row: order.get(row["method"], len(order)))
     with table.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)), lineterminator="\n")
         writer.writeheader()

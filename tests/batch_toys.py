@@ -6,10 +6,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from becausal.api import Request
 from becausal.batch.inputs import find_inputs
 from becausal.batch.records import BatchJob
 from becausal.batch.settings import settings_of
 from becausal.batch.store import BatchStore
+
+QUICK = ("--grain", "4")  # explained with 30 calls each instead of 400; the options of `toy_job` too
 
 MODEL = '''
 import os, signal, time
@@ -53,6 +56,12 @@ def dies_once(batch):
 
 def slow(batch):
     time.sleep(0.01)
+    return predict(batch)
+
+def slow_once_all_are_ready(batch):
+    while not Path("all-ready").exists():
+        time.sleep(0.05)
+    time.sleep(0.1)
     return predict(batch)
 '''
 
@@ -102,4 +111,5 @@ def open_store(run: Path, *sources: str | Path) -> BatchStore:
 
 def toy_job(name: str = "predict", **changed: object) -> BatchJob:
     """The job of a toy model in net.py of the working directory."""
+    changed = {"request": Request(grain=4)} | changed
     return BatchJob(model=f"python:net.py:{name}", folder=str(Path.cwd()), **changed)  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import becausal
-from batch_toys import MODEL, draw, open_store, toy_job, write_coco, write_pictures
+from batch_toys import MODEL, QUICK, draw, open_store, toy_job, write_coco, write_pictures
 from becausal.api import Request
 from becausal.api.explanation import Explanation
 from becausal.batch import local, store, work
@@ -103,7 +103,7 @@ def record_of(explanation):
 
 
 def batch(*words):
-    return main(["batch", *(str(word) for word in words), "--model", "python:net.py:predict"])
+    return main(["batch", *QUICK, *(str(word) for word in words), "--model", "python:net.py:predict"])
 
 
 # Inputs
@@ -286,7 +286,7 @@ def troubled(here):
 
 def test_a_bad_picture_is_a_failed_row_and_not_a_dead_run(troubled, capsys):
     for name, more in (("one", []), ("wide", ["--width", "4"]), ("two", ["--workers", "2"])):
-        words = ["batch", "shots", "--model", "python:net.py:raises", "--out", name, *more]
+        words = ["batch", "shots", "--model", "python:net.py:raises", "--out", name, *QUICK, *more]
         assert main(words) == 3
     assert_same_runs(troubled / "one", troubled / "two")
     assert_same_runs(troubled / "one", troubled / "wide")
@@ -300,7 +300,7 @@ def test_a_bad_picture_is_a_failed_row_and_not_a_dead_run(troubled, capsys):
     assert all("\n" not in reason and str(troubled) not in reason for reason in reasons.values())
     assert not any(folder_of(troubled / "one", k).exists() for k in reasons)
     assert "explained   3" in capsys.readouterr().out
-    assert main(["batch", "shots", "--model", "python:net.py:raises", "--out", "one", "--json"]) == 3  # nothing left to do
+    assert main([*words[:4], "--out", "one", *QUICK, "--json"]) == 3  # nothing left to do
     assert json.loads(capsys.readouterr().out)["failed"] == 5
 
 
@@ -345,7 +345,7 @@ def test_a_fault_in_a_method_fails_the_picture_it_came_from(here, monkeypatch):
 
 def test_retry_tries_failures_again_those_of_earlier_starts_too(here):
     write_pictures(Path("shots"), 8, {1: 201})
-    words = ["batch", "shots", "--model", "python:net.py:raises_once", "--out", "run"]
+    words = ["batch", "shots", *QUICK, "--model", "python:net.py:raises_once", "--out", "run"]
     assert main(words) == 3
     assert main(words) == 3  # without --retry a failure stays one
     assert main([*words, "--retry", "1"]) == 0
@@ -406,7 +406,7 @@ def test_another_option_is_refused_with_what_differs(here, capsys):
         error = capsys.readouterr().err
         assert len(error.splitlines()) == 1
         assert said is None or said in error
-    assert main(["batch", "shots", "--out", "run", "--model", "python:net.py:raises"]) == 2
+    assert main(["batch", "shots", "--out", "run", "--model", "python:net.py:raises", *QUICK]) == 2
     assert "model was python:net.py:predict, now python:net.py:raises" in capsys.readouterr().err
     assert same_rows(here / "run") == before
 
@@ -427,8 +427,9 @@ def test_every_option_is_compared_under_its_own_name(here, kind, name):
     inputs, option = find_inputs(["shots"]), kind()
     other = {"fills": ("other",), "endpoint": ("timeout=5",), "options": {"other": 1}}.get(name, "other")
     object.__setattr__(option, name, other)
-    job = toy_job(**{kind.__name__.lower(): option})
-    changes = list_changes(by_option(settings_of(toy_job(), inputs)), by_option(settings_of(job, inputs)))
+    before = toy_job(request=Request())
+    now = replace(before, **{kind.__name__.lower(): option})
+    changes = list_changes(by_option(settings_of(before, inputs)), by_option(settings_of(now, inputs)))
     if name in ("batch_size", "threads"):  # answers do not depend on them
         assert changes == []
     else:
@@ -532,7 +533,7 @@ def test_a_disk_that_is_really_full(here):
         pytest.skip("no file system can be mounted here")
     try:
         write_pictures(Path("shots"), 24)
-        words = [sys.executable, "-m", "becausal", "batch", "shots", "--model", "python:net.py:predict"]
+        words = [sys.executable, "-m", "becausal", "batch", "shots", "--model", "python:net.py:predict", *QUICK]
         done = subprocess.run([*words, "--out", small / "run"], capture_output=True, text=True)
         assert done.returncode == 2
         assert len(done.stderr.splitlines()) == 1
@@ -574,7 +575,7 @@ def done_in(run):
 def check_kills(here, kills, pictures, *more):
     """Kill a run at random moments until it has been killed so often, or is through; it must not show."""
     write_pictures(Path("shots"), pictures)
-    fill(here / "calm", toy_job("slow"), "shots")
+    fill(here / "calm", toy_job("slow", request=Request()), "shots")
     draw_moment = random.Random(5)
     for number in range(kills):
         process = start("run", *more)

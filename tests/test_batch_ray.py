@@ -20,16 +20,17 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, of its threads a
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("net.py").write_text(MODEL)
-    write_pictures(Path("shots"), 20)
     return tmp_path
 
 
-def test_a_node_dies_and_its_pictures_are_done_elsewhere(here):
+@pytest.mark.parametrize("count", [6, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_node_dies_and_its_pictures_are_done_elsewhere(here, count):
     import ray
     from ray.cluster_utils import Cluster
 
     from becausal.batch.ray import RayPool
 
+    write_pictures(Path("shots"), count)
     fill(here / "calm", toy_job(), "shots")
     soon = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 3}
     head = {"num_cpus": 1, "include_dashboard": False, "_system_config": soon}
@@ -44,15 +45,20 @@ def test_a_node_dies_and_its_pictures_are_done_elsewhere(here):
                 lost.extend([result.id] if isinstance(result, TaskLost) else [])
                 yield result
 
+    def note(found):
+        ready.append(found)
+        if len(ready) == 2:  # one worker on each node, which have waited for this
+            Path("all-ready").touch()
+
     def kill_a_node(_):
-        if len(ready) == 2:  # one worker on each node, both at work
+        if "killed" not in ready:
             ready.append("killed")
             cluster.remove_node(node, allow_graceful=False)
 
     try:
         node = cluster.add_node(num_cpus=1)
         cluster.wait_for_nodes()
-        pool = RayPool(toy_job("slow"), ready.append, address=cluster.address)
+        pool = RayPool(toy_job("slow_once_all_are_ready"), note, address=cluster.address)
         assert ray.cluster_resources()["CPU"] == 2
         opened = open_store(here / "run", "shots")
         run_batch(opened, Watched(), on_event=kill_a_node)
@@ -64,7 +70,7 @@ def test_a_node_dies_and_its_pictures_are_done_elsewhere(here):
         if pool is not None:
             pool.close()
         cluster.shutdown()
-    assert [row["tries"] for row in rows_of(here / "run")] == [1] * 20  # each exactly once in the index
+    assert [row["tries"] for row in rows_of(here / "run")] == [1] * count  # each exactly once in the index
     assert_same_runs(here / "run", here / "calm")
 
 
@@ -99,7 +105,7 @@ def listeners():
                 found.add(parts[1].split(":")[0])
     return found
 
-tasks = [BatchTask(k, os.path.abspath(f"shots/p{k:02d}.png"), InputItem("x")) for k in range(6)]
+tasks = [BatchTask(k, os.path.abspath(f"shots/p{k:02d}.png"), InputItem("x")) for k in range(4)]
 results = {r.id: r for r in pool.results(tasks)}
 again = {r.id: r for r in pool.results([tasks[k] for k in results if isinstance(results[k], TaskLost)], one_at_a_time=True)}
 results |= again
@@ -108,8 +114,8 @@ found = listeners()
 assert found and found <= LOOPBACK, found
 assert os.environ.get("RAY_AUTH_MODE", "token") == "token", os.environ.get("RAY_AUTH_MODE")
 kinds = {k: type(r).__name__ for k, r in sorted(results.items())}
-assert kinds == {k: "TaskFailed" if k == 3 else "TaskDone" for k in range(6)}, kinds
-assert "with this image alone" in results[3].reason, results[3].reason
+assert kinds == {k: "TaskFailed" if k == 2 else "TaskDone" for k in range(4)}, kinds
+assert "with this image alone" in results[2].reason, results[2].reason
 pool.close()
 print("all well")
 """
@@ -118,13 +124,14 @@ print("all well")
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 def test_a_local_cluster_listens_on_loopback_alone_and_survives_a_worker(here):
     """In a process of its own: Ray decides where to listen when it is imported."""
-    write_pictures(Path("shots"), 6, {3: 203})
+    write_pictures(Path("shots"), 4, {2: 203})
     done = subprocess.run([sys.executable, "-c", LOCAL], capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "all well" in done.stdout
 
 
 def test_a_cluster_that_is_not_there_gives_one_line(here):
+    write_pictures(Path("shots"), 1)
     words = ["batch", "shots", "--model", "python:net.py:predict", "--out", "run", "--ray", "127.0.0.1:1"]
     done = subprocess.run([sys.executable, "-m", "becausal", *words], capture_output=True, text=True, timeout=180)
     assert done.returncode == 2

@@ -73,6 +73,7 @@ SMALL = {
     "convergence": {"methods": "rise,dc-causal", "limit": 1},
     "misclassified": {"methods": "rise:masks=60", "limit": 4},
     "faithfulness": {"methods": "rise:masks=60,random", "limit": 2},
+    "sanity": {"methods": "gbp", "limit": 1},
 }
 COLUMNS = {
     "occlusion": {"right_5", "right_50", "size"},
@@ -82,6 +83,7 @@ COLUMNS = {
     "convergence": {"step", "by", "set_agreement", "map_agreement"},
     "misclassified": {"kind", "overlap"},
     "faithfulness": {"insertion", "deletion", "pointing", "seed_iou", "seed_rank"},
+    "sanity": {"by", "step", "layers", "rank", "rank_absolute", "ssim", "set_iou"},
 }
 
 

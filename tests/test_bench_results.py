@@ -33,7 +33,7 @@ def test_a_kept_run_becomes_a_section_without_anyones_folders(tables, tmp_path, 
     assert f"n = {len(done.selection.samples)} images" in text
     assert "becausal bench exact" in text
     assert "| causal | 7 |" in text
-    assert text.count("Not measured yet.") == 8
+    assert text.count("Not measured yet.") == 9
     assert str(tmp_path) not in text + (kept / "bench-exact-bundled.json").read_text()
     with pytest.raises(SystemExit, match="name it exact-"):
         tables.keep(tmp_path / "run", "scenes-bundled")

@@ -1,8 +1,11 @@
 """ONNX files of every shape: made here, one node or two each."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import becausal.scenes
 from becausal.core.errors import ModelError
 from becausal.models import load_model
 from becausal.models.preprocess import PRESETS
@@ -244,6 +247,20 @@ def test_a_device_may_have_a_number():
     from becausal.models.onnx_file import _device_id
 
     assert [_device_id(name) for name in ("cuda", "cuda:0", "cuda:3")] == [0, 0, 3]
+
+
+@pytest.mark.parametrize(("limit", "count"), [("1", 1), ("0", 1), ("1000000", None), ("4,2", None), ("", None)])
+def test_the_number_of_threads_has_a_limit_in_the_environment(limit, count, monkeypatch):
+    from becausal.models.onnx_file import _count_threads, make_session
+
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    cores = _count_threads()
+    monkeypatch.setenv("OMP_NUM_THREADS", limit)
+    assert _count_threads() == (count or cores)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    bundled = Path(becausal.scenes.__file__).parent / "bundled" / "scenes.onnx"
+    assert make_session(str(bundled), threads=None).get_session_options().intra_op_num_threads == 1
+    assert make_session(str(bundled), threads=2).get_session_options().intra_op_num_threads == 2
 
 
 def test_threads_may_share_a_classifier(tmp_path):

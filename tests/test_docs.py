@@ -11,7 +11,7 @@ In README.md and in the pages of docs/ an HTML comment marks the block that foll
 
 The blocks of a page run in order in a folder of their own. It contains scenes/ (twelve, from seed 100), photo.jpg (one of
 them, larger), and the bundled classifier under another name, net.onnx with names.txt. Pages that a reader follows from the
-start (`FROM_NOTHING`) begin in an empty folder.
+start (`FROM_NOTHING`) begin in an empty folder. The blocks of `TRAINING` that need a library are slow tests.
 """
 
 import importlib
@@ -34,6 +34,7 @@ from becausal.scenes import make_scene
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FROM_NOTHING = {ROOT / "docs" / "tutorial.md", ROOT / "docs" / "theory.md", *(ROOT / "docs" / "tasks").glob("*.md")}
+TRAINING = {"tutorial.md", "release-gate.md"}  # they train networks; `pytest -m slow` runs them whole
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 BUNDLED = ROOT / "src" / "becausal" / "scenes" / "bundled"
 BLOCK = re.compile(r"^<!-- (run|file|output)(?: ([\w.]+))? -->\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -76,7 +77,20 @@ def prepared(tmp_path_factory):
 
 
 @pytest.mark.parametrize("document", [d for d in DOCUMENTS if read_blocks(d)], ids=lambda path: path.name)
-def test_what_a_document_says_to_type_works(document, prepared, tmp_path, monkeypatch, capsys):
+def test_what_a_document_says_to_type_works(document, request, prepared, tmp_path, monkeypatch, capsys):
+    if document.name != "README.md":
+        request.getfixturevalue("without_figures")
+    run_document(document, prepared, tmp_path, monkeypatch, capsys, libraries=document.name not in TRAINING)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if d.name in TRAINING], ids=lambda path: path.name)
+def test_what_a_document_says_to_type_works_with_its_trained_networks(document, prepared, tmp_path, monkeypatch, capsys):
+    run_document(document, prepared, tmp_path, monkeypatch, capsys)
+
+
+def run_document(document, prepared, tmp_path, monkeypatch, capsys, *, libraries=True):
+    """Run the blocks of a page; without `libraries` only those that need none."""
     folder = tmp_path / "here"
     if document in FROM_NOTHING:
         folder.mkdir()
@@ -93,7 +107,7 @@ def test_what_a_document_says_to_type_works(document, prepared, tmp_path, monkey
             Path(block.name).write_text(block.text, encoding="utf-8")
         elif block.action == "output":
             assert printed is None or as_pattern(block.text).fullmatch(in_words(printed)), f"{place}; printed:\n{printed}"
-        elif not has(block.name):
+        elif not has(block.name) or (block.name and not libraries):
             printed = None
         elif block.language == "python":
             exec(compile(block.text, place, "exec"), names)
@@ -114,7 +128,7 @@ def run_command(command: list[str], place: str, capsys: pytest.CaptureFixture[st
         return capsys.readouterr().out
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
     done = subprocess.run(
-        [sys.executable, *command[1:]], env=environment, capture_output=True, text=True, encoding="utf-8", timeout=120
+        [sys.executable, *command[1:]], env=environment, capture_output=True, text=True, encoding="utf-8", timeout=600
     )
     assert done.returncode == 0, f"{place}: {shlex.join(command)}\n{done.stderr[-2000:]}"
     return done.stdout
@@ -149,7 +163,7 @@ def test_an_example_runs(example, tmp_path):
             pytest.skip(f"{library} is not installed")
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [sys.executable, str(example)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, str(example)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.strip()

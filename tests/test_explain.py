@@ -322,6 +322,7 @@ def test_a_label_only_explanation_has_no_number_where_there_is_none(tmp_path):
     same(Explanation.load(tmp_path / "it"), explanation)
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_what_cannot_be_read_back_says_so(tmp_path):
     explanation = becausal.explain(square(), bright_square, max_calls=40)
     with pytest.raises(OutputError, match="missing"):
@@ -342,6 +343,7 @@ def test_what_cannot_be_read_back_says_so(tmp_path):
 
 
 @pytest.mark.parametrize("keep", [0, 20, 0.5, -1])
+@pytest.mark.usefixtures("without_figures")
 def test_arrays_cut_short_are_an_output_error(tmp_path, keep):
     folder = becausal.explain(square(), bright_square, max_calls=40).save(tmp_path / "it")
     data = (folder / "arrays.npz").read_bytes()
@@ -350,6 +352,7 @@ def test_arrays_cut_short_are_an_output_error(tmp_path, keep):
         Explanation.load(folder)
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_a_folder_that_cannot_be_written_is_an_output_error(tmp_path):
     explanation = becausal.explain(square(), bright_square, max_calls=40)
     (tmp_path / "file").write_text("in the way")
@@ -368,6 +371,7 @@ def broken(explanation, model=None):
 
 
 @needs_bundled
+@pytest.mark.usefixtures("without_figures")
 def test_verify_repeats_every_claim(tmp_path):
     explanation = explained()
     claims = explanation.verify(bundled())
@@ -656,6 +660,7 @@ def test_the_target_may_be_held_against_one_rival():
         becausal.explain(picture, four_corners, target="five")
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_headlines_follow_the_target(tmp_path):
     picture = corners(200, 100, 150, 50)
     explanation = becausal.explain(picture, four_corners, target="three", against="two", fill="black")
@@ -785,6 +790,7 @@ def test_a_larger_budget_never_gives_a_larger_explanation_here():
         assert sizes[-1] <= least
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_an_interrupt_gives_the_best_so_far_and_says_so(tmp_path):
     calls = []
 

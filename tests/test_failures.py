@@ -31,7 +31,7 @@ from becausal.interfaces.web.results import render_explanation
 from becausal.interfaces.web.tasks import ExplainTask
 from becausal.methods.causal.coalitions import CoalitionIndex
 from becausal.models import as_classifier
-from becausal.render.wording import describe_stop
+from becausal.render.limits import describe_stop
 from test_bench import bombed, bright, photos  # noqa: F401 - two are fixtures
 from test_classifiers_oip import Server, corner
 from test_classifiers_oip import picture as photo

@@ -116,10 +116,10 @@ def test_map_fits_the_grid_and_is_the_same_again(name: str) -> None:
 
 
 def test_ig_is_complete_in_the_limit() -> None:
-    """The error is that of the quadrature: up to 2 % at 50 steps on 12 scenes, under 1 % on all of them at 400."""
+    """The error is that of the quadrature: up to 2 % at 50 steps on 12 scenes, under 1 % on this one at 200."""
     problem = scene_problem()
     change = logit(problem, problem.view) - logit(problem, problem.background)
-    errors = [abs(find("ig", problem, sign="signed", steps=n).saliency.sum() / change - 1) for n in (10, 50, 400)]
+    errors = [abs(find("ig", problem, sign="signed", steps=n).saliency.sum() / change - 1) for n in (10, 50, 200)]
     assert errors[0] > errors[2]
     assert errors[1] < 0.03
     assert errors[2] < 0.01
@@ -258,7 +258,7 @@ def check_against_controls(name: str, count: int) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_finds_the_object_better_than_the_controls(name: str) -> None:
-    check_against_controls(name, 10)
+    check_against_controls(name, 4)
 
 
 @pytest.mark.slow
@@ -452,6 +452,7 @@ def test_probabilities_and_single_outputs_have_logits() -> None:
         assert find("ig", problem).saliency.std() > 0
 
 
+@pytest.mark.slow
 @needs_imagenet
 @pytest.mark.filterwarnings("ignore")
 def test_mobilenet_in_torch_form() -> None:

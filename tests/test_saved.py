@@ -28,6 +28,8 @@ from becausal.interfaces.cli.app import main
 from becausal.interfaces.cli.explain import choose_folders
 from becausal.scenes import make_scene
 
+pytestmark = pytest.mark.usefixtures("without_figures")
+
 BUNDLED = Path(str(files("becausal") / "scenes" / "bundled"))
 QUICK = ["--max-calls", "60", "--grain", "none"]
 NET = """
@@ -506,7 +508,7 @@ def test_a_label_that_the_model_does_not_have(place: Path, capsys: pytest.Captur
 
 @pytest.mark.parametrize("has_levels", [False, True])
 def test_claims_that_would_take_all_memory(place: Path, capsys: pytest.CaptureFixture[str], has_levels: bool) -> None:
-    grid = (2000, 2000)
+    grid = (600, 600)
     pixels = np.zeros((*grid, 3), np.uint8)
     repack(
         place / "saved",
@@ -530,7 +532,7 @@ def test_claims_that_would_take_all_memory(place: Path, capsys: pytest.CaptureFi
 def test_mutated_folders_are_read_or_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Bytes of the record and of the archive changed at random: an answer, or one line."""
     rng = np.random.default_rng(0)
-    for number in range(60):
+    for number in range(40):
         name = FILES[number % 2]
         data = bytearray((place / "saved" / name).read_bytes())
         for _ in range(int(rng.integers(1, 6))):

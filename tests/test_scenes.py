@@ -33,7 +33,7 @@ COVERING = tuple(kind for kind in OCCLUDERS if kind != "none")
 #: if this value changes, it must be trained again.
 PINNED = "1bc1e8966e9f77bff26c07cc21c697a642384386fa9d5a8d6ecdef48625b2428"
 
-few = settings(max_examples=25, deadline=None, derandomize=True)
+few = settings(max_examples=10, deadline=None, derandomize=True)
 
 
 def hash_scenes(count: int = 20) -> str:
@@ -113,7 +113,7 @@ def test_a_cut_object_is_seen_in_pieces(seed: int, label: str, kind: str | None)
     assert 0.08 <= scene.cover <= 0.6
 
 
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=4, deadline=None, derandomize=True)
 @given(seed=SEEDS, size=st.sampled_from(SIZES))
 def test_same_seed_same_bytes_other_seed_other_bytes(seed: int, size: int) -> None:
     first = make_scene(seed, size=size)
@@ -135,7 +135,7 @@ def test_the_plan_of_a_scene_does_not_depend_on_its_size(seed: int, size: int) -
     assert abs(share[0] - share[1]) < 0.03
 
 
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=4, deadline=None, derandomize=True)
 @given(seed=SEEDS, label=st.sampled_from(OBJECTS))
 def test_only_the_background_or_only_the_occluder_is_redrawn(seed: int, label: str) -> None:
     wanted: dict[str, Any] = {"label": label, "occluder": "texture", "cover": (0.1, 0.4)}
@@ -175,18 +175,22 @@ def test_nothing_has_no_object(seed: int) -> None:
     assert (scene.cover, scene.piece_sizes) == (0.0, ())
 
 
-def test_labels_and_occluders_come_about_equally_often() -> None:
+@pytest.mark.parametrize("count", [195, pytest.param(780, marks=pytest.mark.slow)])
+def test_labels_and_occluders_come_about_equally_often(count: int) -> None:
     # 32 px: what is drawn is planned before it is drawn, at any size alike.
-    scenes = [make_scene(seed, size=32) for seed in range(780)]
+    scenes = [make_scene(seed, size=32) for seed in range(count)]
+
+    def is_about(found: int, share: float) -> bool:
+        """Within four standard deviations."""
+        return abs(found - count * share) <= 4 * (count * share * (1 - share)) ** 0.5
+
     labels = Counter(scene.label for scene in scenes)
     assert set(labels) == set(LABELS)
-    # 60 expected of each, a standard deviation of 7.4
-    assert all(30 <= count <= 90 for count in labels.values()), labels
+    assert all(is_about(found, 1 / len(LABELS)) for found in labels.values()), labels
     kinds = Counter(scene.occluder_kind for scene in scenes)
     assert set(kinds) == set(OCCLUDERS)
-    # a quarter without, the rest in six equal shares of 97
-    assert 147 <= kinds["none"] <= 243
-    assert all(55 <= kinds[kind] <= 140 for kind in COVERING), kinds
+    assert is_about(kinds["none"], 1 / 4)
+    assert all(is_about(kinds[kind], 3 / 4 / len(COVERING)) for kind in COVERING), kinds
     assert set(BACKGROUNDS) == {scene.background_kind for scene in scenes}
     assert all(scene.cover <= 0.6 for scene in scenes)
 
@@ -213,7 +217,7 @@ def test_the_bytes_do_not_depend_on_the_processor() -> None:
     plain = {"NPY_DISABLE_CPU_FEATURES": " ".join(features), "OPENBLAS_NUM_THREADS": "1"}
     code = (
         "import numpy; from test_scenes import hash_scenes; "
-        "print(numpy.show_config(mode='dicts')['SIMD Extensions'].get('found', []), hash_scenes(8))"
+        "print(numpy.show_config(mode='dicts')['SIMD Extensions'].get('found', []), hash_scenes(5))"
     )
     path = os.pathsep.join([str(Path(__file__).parent), *(entry for entry in sys.path if entry)])
     run = subprocess.run(
@@ -224,7 +228,7 @@ def test_the_bytes_do_not_depend_on_the_processor() -> None:
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    assert run.stdout.split() == ["[]", hash_scenes(8)]
+    assert run.stdout.split() == ["[]", hash_scenes(5)]
 
 
 @pytest.mark.parametrize(
@@ -256,7 +260,7 @@ def test_a_cover_that_cannot_be_met_is_refused_with_advice() -> None:
         make_scene(0, label="key", occluder="black", cover=(0.50001, 0.50002), size=32)
 
 
-@few
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(st.integers(1, 14), st.integers(1, 14), st.floats(0.1, 0.9), st.randoms(use_true_random=False))
 def test_pieces_are_those_a_flood_finds(height: int, width: int, share: float, random: Any) -> None:
     mask = np.array([[random.random() < share for _ in range(width)] for _ in range(height)])

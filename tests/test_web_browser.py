@@ -24,7 +24,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the PATH: apt-get install chromium")
 
 DONE = "#bc-stage [data-state=done]"
-PATIENCE = 60_000  # milliseconds; the machine may be busy
+PATIENCE = 180_000  # milliseconds; the machine may be busy
 
 
 @pytest.fixture(scope="module")
@@ -46,14 +46,20 @@ def visit(browser, port):
     """Opens the page; checks afterwards that no other host was requested and that no script error occurred."""
     contexts, asked, wrong = [], [], []
 
-    def open_page(**options):
+    def note(message, may_miss_images):
+        """Keep an error of the console, unless it is the status of a rejected upload or of an image that was replaced."""
+        is_replaced = "404 (Not Found)" in message.text and "/shown/" in message.location["url"]
+        if message.type == "error" and "400 (Bad Request)" not in message.text and not (may_miss_images and is_replaced):
+            wrong.append(f"{message.text} {message.location['url']}")
+
+    def open_page(*, may_miss_images=False, **options):
         context = browser.new_context(**({"viewport": {"width": 1400, "height": 1000}} | options))
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(PATIENCE)
         page.on("request", lambda request: asked.append(request.url))
         page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+        page.on("console", lambda message: note(message, may_miss_images))
         page.goto(f"http://127.0.0.1:{port}/")
         page.wait_for_selector("#bc-label input")
         return page
@@ -63,7 +69,7 @@ def visit(browser, port):
         context.close()
     assert asked
     assert {urlsplit(url).netloc for url in asked if not url.startswith(("data:", "blob:"))} == {f"127.0.0.1:{port}"}
-    assert [text for text in wrong if "400 (Bad Request)" not in text] == []  # the status of a rejected upload
+    assert wrong == []
 
 
 @pytest.fixture(scope="module")
@@ -298,11 +304,10 @@ def test_a_press_for_a_picture_that_is_refused_explains_no_other(visit, bus, tmp
 
 
 def test_of_pictures_chosen_in_a_hurry_the_last_one_counts(visit, bus):
-    page = visit()
+    page = visit(may_miss_images=True)  # one is replaced on the server before the browser has fetched it
     let_go = hold(page, "**/image?*")
     page.set_input_files("#bc-image input[type=file]", bus)
-    for number in (3, 4, 5):
-        page.click(f"#bc-image [data-example='{number}']")
+    page.evaluate("for (const n of [3, 4, 5]) document.querySelector(`#bc-image [data-example='${n}']`).click()")
     page.click("#bc-go")
     page.wait_for_selector(f"{DONE}[data-result*='clock.png']")
     let_go()
@@ -416,8 +421,15 @@ def test_two_pages_have_their_own_pictures(visit, bus):
     assert "sailboat.png" in yours.get_attribute("#bc-stage section", "data-result")
 
 
-@pytest.mark.parametrize(("width", "height"), [(1400, 1000), (390, 844)], ids=["wide", "narrow"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("scheme", "width", "height"),
+    [
+        ("light", 1400, 1000),
+        ("dark", 390, 844),
+        pytest.param("dark", 1400, 1000, marks=pytest.mark.slow),
+        pytest.param("light", 390, 844, marks=pytest.mark.slow),
+    ],
+)
 def test_it_looks_right(visit, scheme, width, height):
     page = visit(viewport={"width": width, "height": height}, color_scheme=scheme)
     page.click("#bc-image [data-example='1']")
@@ -440,31 +452,33 @@ def test_it_looks_right(visit, scheme, width, height):
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-@pytest.mark.parametrize("width", [1400, 390], ids=["wide", "narrow"])
-def test_a_model_of_ones_own_opens_with_an_invitation_and_needs_the_token(browser, tmp_path, width):
+def test_a_model_of_ones_own_opens_with_an_invitation_and_needs_the_token(browser, tmp_path):
     token = "token-of-the-browser-test"
     (tmp_path / "own.py").write_text(SLOW)
     arguments = ("--model", f"python:{tmp_path / 'own.py'}:predict", "--token-env", "BECAUSAL_TEST_TOKEN")
     process, port = load_benchmark().start_server(*arguments, environment={"BECAUSAL_TEST_TOKEN": token})
-    context = browser.new_context(viewport={"width": width, "height": 900})
     try:
-        page = context.new_page()
-        page.set_default_timeout(PATIENCE)
-        assert page.goto(f"http://127.0.0.1:{port}/").status == 401
-        keep(page, f"serve-token-{width}")
-        page.fill("input[name=token]", "wrong")
-        page.click("button")
-        page.wait_for_selector("h1:has-text('This page needs a token')")
-        page.fill("input[name=token]", token)
-        page.click("button")
-        page.wait_for_selector("#bc-image .bc-empty:has-text('Drop an image here')")
-        assert page.url == f"http://127.0.0.1:{port}/"  # without the token
-        assert token not in page.evaluate("document.cookie")
-        assert page.locator("[data-example]").count() == 0
-        assert page.locator("#bc-label input").count() == 0
-        assert keep(page, f"serve-own-{width}").width == width
+        for width in (1400, 390):
+            with browser.new_context(viewport={"width": width, "height": 900}) as context:
+                check_invitation(context.new_page(), port, token, width)
     finally:
-        context.close()
         process.terminate()
         process.wait(30)
         process.stdout.close()
+
+
+def check_invitation(page, port, token, width):
+    page.set_default_timeout(PATIENCE)
+    assert page.goto(f"http://127.0.0.1:{port}/").status == 401
+    keep(page, f"serve-token-{width}")
+    page.fill("input[name=token]", "wrong")
+    page.click("button")
+    page.wait_for_selector("h1:has-text('This page needs a token')")
+    page.fill("input[name=token]", token)
+    page.click("button")
+    page.wait_for_selector("#bc-image .bc-empty:has-text('Drop an image here')")
+    assert page.url == f"http://127.0.0.1:{port}/"  # without the token
+    assert token not in page.evaluate("document.cookie")
+    assert page.locator("[data-example]").count() == 0
+    assert page.locator("#bc-label input").count() == 0
+    assert keep(page, f"serve-own-{width}").width == width

@@ -1,5 +1,6 @@
 """The front door: explain one image or many, verify, classify."""
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
@@ -18,6 +19,7 @@ from becausal.core.progress import Failure, Status
 from becausal.core.request import Request, whole_number
 from becausal.engine.calls import ModelCalls
 from becausal.engine.pool import MIN_IMAGES, SearchPool, default_count
+from becausal.images.backgrounds import BackgroundSpec
 from becausal.images.loading import load_image
 from becausal.methods import METHODS
 from becausal.models import as_classifier
@@ -55,6 +57,8 @@ def explain(
     max_calls: int | None = None,
     several: int = 1,
     contrast: bool = False,
+    holds: float | None = None,
+    backgrounds: BackgroundSpec = None,
     batch_size: int | None = None,
     progress: Callable[[Status], None] | None = None,
 ) -> Explanation:
@@ -81,6 +85,10 @@ def explain(
             `stopped_by`.
         several: How many disjoint explanations to look for; the further ones are in `others`.
         contrast: Find a set that is necessary as well as sufficient.
+        holds: Also find a set, the level "any", that keeps the label on at least this share of random backgrounds, e.g.
+            0.9. The certificate of the level says what was shown on fresh ones.
+        backgrounds: Where they come from: a folder of images, or a function of the view and a random generator that
+            returns pixels. Default: colours, fields of colours, blurs and noise.
         batch_size: Maximum number of rows evaluated at once; the answer does not depend on it.
         progress: Called with a `Status` after each batch.
 
@@ -107,6 +115,8 @@ def explain(
         max_calls=max_calls,
         several=several,
         contrast=contrast,
+        holds=holds,
+        backgrounds=os.fspath(backgrounds) if isinstance(backgrounds, os.PathLike) else backgrounds,
     )
     result = next(explain_many([image], model, request=request, batch_size=batch_size, progress=progress))
     if isinstance(result, Failure):
@@ -196,7 +206,9 @@ def explain_numbered(
 
 
 def _runs_elsewhere(request: Request) -> bool:
-    """Whether a process without the model can do the search."""
+    """Whether a process without the model can do the search; a function of the user stays here."""
+    if callable(request.backgrounds):
+        return False
     return isinstance(request.method, str) and request.method in METHODS and METHODS[request.method].needs != "gradients"
 
 

@@ -15,8 +15,10 @@ from becausal.core.checks import Claim
 from becausal.core.explanation import ExplanationRecord
 from becausal.core.files import write_files
 from becausal.core.text import one_line
+from becausal.images.backgrounds import BackgroundSpec
 from becausal.render import figures, report
-from becausal.render.wording import as_text, describe_set, describe_stop, format_count, headline
+from becausal.render.limits import describe_stop
+from becausal.render.wording import as_text, describe_set, format_count, headline
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,9 +32,15 @@ FILES = ("explanation.json", "arrays.npz", "explanation.png", "heatmap.png", "re
 class Explanation(ExplanationRecord):
     """Why a classifier gave a label to an image: the record of what was found, with ways to see, check and keep it."""
 
-    def verify(self, model: Any) -> list[Claim]:
-        """Ask every claim of this explanation again and say which hold."""
-        return verify(self, model)
+    def verify(self, model: Any, *, backgrounds: BackgroundSpec = None) -> list[Claim]:
+        """Ask every claim of this explanation again and say which hold.
+
+        Args:
+            model: The model to ask, as in `explain`.
+            backgrounds: The folder or function that the random backgrounds of the level "any" came from, if they were not
+                our own.
+        """
+        return verify(self, model, backgrounds=backgrounds)
 
     def plot(self) -> "Figure":
         """The image, the map and the explanation side by side, as a matplotlib figure."""

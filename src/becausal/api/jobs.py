@@ -5,7 +5,7 @@ import platform
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
 from pathlib import Path
@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from becausal.api.any_level import add_any_level, reserve_calls
 from becausal.api.confirming import confirm, tolerance_of
 from becausal.api.explanation import Explanation
 from becausal.api.origins import make_origin
-from becausal.core.checks import Checks, Level, check, level_name
+from becausal.core.checks import ANY, Checks, Level, check, level_name
 from becausal.core.contracts import Answers, Classifier, ModelInfo, Pixels, Search, Stop, with_hints
 from becausal.core.errors import BecausalError, FillError, MissingExtraError, ModelError, TargetError, UnstableModelError
 from becausal.core.explanation import NamedScore
@@ -33,8 +34,9 @@ from becausal.core.version import __version__
 from becausal.engine.engine import Engine
 from becausal.engine.memory import require_memory
 from becausal.engine.running import Job, Outcome
+from becausal.images.backgrounds import Backgrounds, make_backgrounds
 from becausal.images.fills import NAMES, make_background
-from becausal.images.loading import InputImage, View, load_image, make_view, peek_size, shown_original
+from becausal.images.loading import InputImage, View, load_image, make_view, peek_size, read_like, shown_original
 from becausal.methods import make_explainer
 from becausal.models.labels import find_label
 
@@ -52,6 +54,7 @@ class ImageJob:
     request: Request
     engine: Engine
     run: BudgetedRun
+    sampler: Backgrounds | None = None
     problem: Problem | None = None
     confidence: float = float("nan")
     whole: NDArray[Any] | None = None  # the model's answer to the whole view: scores (classes,), or a label
@@ -69,16 +72,10 @@ class ImageJob:
         shares = self.request.shares if has_scores else ()
         floors = tuple(share * self.confidence for share in shares) if len(shares) > 1 else ()
         self.run.floor = floors[-1] if floors else 0.0
-        self.problem = Problem(self.view.pixels, self.backgrounds, target, has_scores, classifier, floors=floors)
+        self.problem = Problem(
+            self.view.pixels, self.backgrounds, target, has_scores, classifier, floors=floors, sampler=self.sampler
+        )
         return self.problem, search_and_confirm(self, self.problem)
-
-    @property
-    def final_target(self) -> Target:
-        """What must stay true of the explanation: the target, and the confidence of the last level."""
-        if self.problem is None:
-            raise ValueError("this job has not been started")
-        target = self.problem.target
-        return replace(target, floor=self.problem.floors[-1]) if self.problem.floors else target
 
 
 def explain_here(
@@ -134,7 +131,7 @@ def prepare(image: Any, engine: Engine, request: Request) -> ImageJob:
         require_memory(Path(image).name, (*size, 3), 1, engine.calls)  # before it is decoded
     source = image if isinstance(image, InputImage) else load_image(image)
     shape = source.pixels.shape if info.geometry is None else (*info.geometry.grid, info.channels or 3)
-    require_memory(source.name, shape, source.pixels.itemsize, engine.calls)
+    require_memory(source.name, shape, source.pixels.itemsize, engine.calls, has_draws=request.holds is not None)
     view = view_of(source, classifier)
     rng = np.random.default_rng([request.seed, 1])
     backgrounds = tuple(_make_background(fill, view, classifier, rng) for fill in request.fills)
@@ -142,14 +139,15 @@ def prepare(image: Any, engine: Engine, request: Request) -> ImageJob:
     explainer = make_explainer(method, request.options) if isinstance(method, str) else method
     explainer = request.within(view.grid).configure(explainer)
     run = BudgetedRun(view.grid, price=request.price)
-    return ImageJob(source, view, backgrounds, explainer, request, engine, run)
+    sampler = None
+    if request.holds is not None:
+        read_image = partial(read_like, view.pixels, geometry=info.geometry, channels=info.channels)
+        sampler = make_backgrounds(request.backgrounds, view.pixels, request.seed, read_image)
+    return ImageJob(source, view, backgrounds, explainer, request, engine, run, sampler)
 
 
 def _make_background(fill: str, view: View, classifier: Classifier, rng: np.random.Generator) -> Pixels:
-    def read_image(path: str) -> Pixels:
-        return view_of(load_image(path), classifier).pixels
-
-    return make_background(fill, view.pixels, rng=rng, read_image=read_image)
+    return make_background(fill, view.pixels, rng=rng, read_image=lambda path: view_of(load_image(path), classifier).pixels)
 
 
 def view_of(image: InputImage, classifier: Classifier) -> View:
@@ -181,7 +179,10 @@ def search_and_confirm(job: ImageJob, problem: Problem) -> Search[SearchResult |
                 again = yield with_hints(result.visible[None], uncached=True)
                 floor = max(0.0, job.run.floor - tolerance_of(job.engine))  # rounding may put it below
                 target = replace(problem.target, floor=max(floor, problem.target.floor))
-                return _confirm(job, replace(problem, target=target), result, with_floor(again, floor))
+                result = _confirm(job, replace(problem, target=target), result, with_floor(again, floor))
+                if job.sampler is None:
+                    return result
+                return (yield from add_any_level(problem, job.sampler, result, job.request, job.run))
             except Stop as stop:  # without a cause an interrupt just now: the result is there, and this is still allowed
                 if stop.cause is not None:
                     return (yield from _best_after_failure(job, result, stop))
@@ -193,7 +194,7 @@ def _search(job: ImageJob, problem: Problem) -> Search[SearchResult]:
     """The pipeline; where a KeyboardInterrupt was raised inside it, the smallest sufficient set it had found."""
     run = job.run
     try:
-        return (yield from run_pipeline(problem, job.explainer, job.request, run))
+        return (yield from run_pipeline(problem, job.explainer, reserve_calls(job.request), run))
     except KeyboardInterrupt:
         if run.pixels == run.visible.size:
             raise
@@ -292,7 +293,7 @@ def finish(job: ImageJob, result: SearchResult, outcome: Outcome[Any]) -> Explan
         label=info.name_of(problem.label_id),
         label_id=problem.label_id,
         confidence=job.confidence,
-        target=job.final_target,
+        target=_final_target(problem, result.levels[-1]),
         levels=result.levels,
         visible=result.visible,
         responsibility=result.saliency,
@@ -309,6 +310,11 @@ def finish(job: ImageJob, result: SearchResult, outcome: Outcome[Any]) -> Explan
         rival=None if job.whole is None or against is None else NamedScore.of(info, job.whole, against),
         notes=(*job.image.notes, *info.notes, *result.notes, *failed),
     )
+
+
+def _final_target(problem: Problem, last: Level) -> Target:
+    """What must stay true of the explanation: the target, and the confidence of the last level."""
+    return replace(problem.target, floor=problem.floors[-1]) if problem.floors and last.name != ANY else problem.target
 
 
 def _name(image: Any) -> str:

@@ -14,7 +14,8 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.checks import CheckedSet, Checks, Level, level_name
+from becausal.core.certificates import Certificate
+from becausal.core.checks import ANY, CheckedSet, Checks, Level, level_name
 from becausal.core.contracts import Visible
 from becausal.core.errors import InputError, OptionError, OutputError
 from becausal.core.explanation import SCHEMA, NamedScore, Origin
@@ -257,7 +258,11 @@ def _read_levels(records: Sequence[Mapping[str, Any]], data: Mapping[str, NDArra
         share = read_value(record.get("share"), float, f"levels[{i}].share")
         if not 0.0 <= share <= 1.0:
             raise OptionError(f"levels[{i}].share is {share}, expected 0 to 1")
-        levels.append(Level(visible, checks, level_name(share), float(share)))
+        certificate = record.get("certificate")
+        if certificate is not None:
+            certificate = Certificate.from_record(certificate, f"levels[{i}].certificate")
+        name = level_name(share) if certificate is None else ANY
+        levels.append(Level(visible, checks, name, float(share), certificate))
     return tuple(levels)
 
 

@@ -1,21 +1,30 @@
 """Claims of an explanation, asked again."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from becausal.core.checks import Claim, check, compare
+from becausal.core.certificates import Certificate, certify
+from becausal.core.checks import Claim, Level, check, compare
+from becausal.core.errors import InputError
 from becausal.core.explanation import ExplanationRecord
+from becausal.core.intervals import lower_bound
 from becausal.core.problem import Problem
 from becausal.engine.engine import Engine
+from becausal.images.backgrounds import Backgrounds, BackgroundSpec, make_backgrounds
+from becausal.images.loading import read_like
 from becausal.models import as_classifier
 
 
-def verify(explanation: ExplanationRecord, model: Any) -> list[Claim]:
+def verify(explanation: ExplanationRecord, model: Any, *, backgrounds: BackgroundSpec = None) -> list[Claim]:
     """Ask the model every claim of an explanation again.
 
     Args:
         explanation: What to verify.
         model: The model to ask, as in `explain`.
+        backgrounds: The folder or function that the random backgrounds of the level "any" came from, if they were not our
+            own. No folder is read that is not given here.
 
     Returns:
         Each claim as it was stated and as it was found now.
@@ -28,6 +37,8 @@ def verify(explanation: ExplanationRecord, model: Any) -> list[Claim]:
         problem = Problem(explanation.view, explanation.backgrounds, target)
         search = check(level.visible, grain=level.checks.minimal_grain, contrast=contrast, inner=inner)
         found = compare(level.checks, engine.run(problem, search).result)
+        if level.certificate is not None:
+            found.append(_certify_again(engine, problem, level, level.certificate, backgrounds))
         inner = level.visible
         is_last = level is explanation.level
         claims += found if is_last else [replace(claim, name=f"level {level.name}: {claim.name}") for claim in found]
@@ -37,3 +48,33 @@ def verify(explanation: ExplanationRecord, model: Any) -> list[Claim]:
         found = compare(stated.checks, engine.run(problem, search).result)
         claims += [replace(claim, name=f"explanation {number}: {claim.name}") for claim in found]
     return claims
+
+
+def _certify_again(engine: Engine, problem: Problem, level: Level, stated: Certificate, spec: BackgroundSpec) -> Claim:
+    """The set of a level, evaluated on the same backgrounds again."""
+    text = f"{stated.kept:,} of {stated.asked:,}"
+    try:
+        sampler = _same_backgrounds(problem, engine, stated.backgrounds, spec)
+    except InputError as error:
+        return Claim("any background", text, str(error), False)
+    search = certify(level.visible, first=stated.first, count=stated.asked, allowed=stated.asked)
+    tally = engine.run(replace(problem, sampler=sampler), search).result
+    kept = tally.asked - tally.failures
+    holds = tally.asked > 0 and lower_bound(kept, tally.asked, stated.confidence) >= stated.share
+    return Claim("any background", text, f"{kept:,} of {tally.asked:,}", holds)
+
+
+def _same_backgrounds(
+    problem: Problem, engine: Engine, record: Mapping[str, str | int], spec: BackgroundSpec
+) -> Backgrounds:
+    """The backgrounds of a certificate. Raises InputError where they are not there, or not the same ones."""
+    info, seed = engine.classifier.info, record.get("seed")
+    if record.get("kind") != "becausal" and spec is None:
+        raise InputError(f"not repeated: give the {record.get('kind')} that the backgrounds came from")
+    if not isinstance(seed, int) or seed < 0:
+        raise InputError("not repeated: the seed of the backgrounds is missing")
+    read_image = partial(read_like, problem.view, geometry=info.geometry, channels=info.channels)
+    sampler = make_backgrounds(spec, problem.view, seed, read_image)
+    if {**sampler.record(), "folder": ""} != {**record, "folder": ""}:
+        raise InputError(f"not repeated: these are other backgrounds ({sampler.describe()})")
+    return sampler

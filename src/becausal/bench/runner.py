@@ -29,6 +29,7 @@ BENCHES = (
     "convergence",
     "misclassified",
     "faithfulness",
+    "sanity",
 )
 
 

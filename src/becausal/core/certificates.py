@@ -98,13 +98,18 @@ class Tally:
         first: Number of the first background.
         count: Backgrounds that were to be evaluated.
         asked: Backgrounds that were evaluated: fewer where enough had failed, or the search was stopped.
-        failures: Backgrounds among them on which the label was lost.
+        failed: The numbers of the backgrounds on which the label was lost.
     """
 
     first: int
     count: int
     asked: int
-    failures: int
+    failed: tuple[int, ...]
+
+    @property
+    def failures(self) -> int:
+        """Backgrounds on which the label was lost."""
+        return len(self.failed)
 
     def certificate(self, share: float, confidence: float, backgrounds: Mapping[str, str | int]) -> Certificate:
         """The certificate that follows from the counts.
@@ -124,16 +129,16 @@ def certify(visible: Visible, *, first: int, count: int, allowed: int) -> Search
         count: How many backgrounds.
         allowed: The evaluation ends once more have failed than this.
     """
-    asked = failures = 0
-    while asked < count and failures <= allowed:
+    asked, failed = 0, tuple[int, ...]()
+    while asked < count and len(failed) <= allowed:
         draws = range(first + asked, first + min(asked + WAVE, count))
         try:
             answers = yield with_hints(np.repeat(visible[None], len(draws), axis=0), draws=draws)
             is_stopped = False
         except Stop as stop:
             answers, is_stopped = stop.answers, True
+        failed += tuple(first + asked + int(row) for row in np.flatnonzero(~answers.holds))
         asked += len(answers)
-        failures += int(np.count_nonzero(~answers.holds))
         if is_stopped:
             break
-    return Tally(first, count, asked, failures)
+    return Tally(first, count, asked, failed)

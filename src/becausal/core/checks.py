@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from becausal.core.certificates import Certificate
 from becausal.core.components import count_components
 from becausal.core.contracts import Answers, Search, Visible
 from becausal.core.minimise import present
@@ -80,18 +81,22 @@ class Level(CheckedSet):
     """One of several nested explanations.
 
     Attributes:
-        name: "label", "half" or "most"; the percentage for another share.
+        name: "label", "half" or "most", the percentage for another share, or "any": on any background.
         share: Share of the original confidence that the set has to keep; 0 for the label alone.
+        certificate: On how many random backgrounds it keeps the label; of the level "any" only.
     """
 
     name: str
     share: float
+    certificate: Certificate | None = None
 
     def level_summary(self) -> dict[str, Any]:
         """The level, its size and its checks, as JSON can hold them."""
-        return {"name": self.name, "share": self.share, **self.set_summary(), "cells": self.checks.cells}
+        found = {"name": self.name, "share": self.share, **self.set_summary(), "cells": self.checks.cells}
+        return found if self.certificate is None else found | {"certificate": self.certificate.record()}
 
 
+ANY = "any"  # the name of the level that keeps the label on random backgrounds
 LEVEL_NAMES = {0.0: "label", 0.5: "half", 0.9: "most"}
 
 

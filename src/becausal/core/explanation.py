@@ -1,7 +1,7 @@
 """What an explanation holds: everything needed to see it, to trust it and to repeat it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -145,8 +145,11 @@ class ExplanationRecord(CheckedSet):
 
     def __post_init__(self) -> None:
         """The last level is the explanation itself; it is the only one where none is given."""
-        share = self.levels[-1].share if self.levels else self.origin.request.confidence or 0.0
-        last = Level(self.visible, self.checks, level_name(share), share)
+        if self.levels:
+            last = replace(self.levels[-1], visible=self.visible, checks=self.checks)
+        else:
+            share = self.origin.request.confidence or 0.0
+            last = Level(self.visible, self.checks, level_name(share), share)
         object.__setattr__(self, "levels", (*self.levels[:-1], last))
 
     @property

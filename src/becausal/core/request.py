@@ -1,9 +1,10 @@
 """What is asked of an explanation besides the image and the model; said once, for Python, command line, page and records."""
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Real
+from os import PathLike, fspath
 from typing import Any, Literal, Self
 
 from becausal.core.contracts import Grid
@@ -17,6 +18,7 @@ MAX_SEVERAL = 1000
 MAX_SEEDS = 1000
 SHARES = (0.0, 0.5, 0.9)  # of the confidence, that the default levels keep
 MAX_GRAIN = 2**31 - 1
+MOST_HOLDS = 0.999  # a certificate of this share takes thousands of calls
 FILLS = ("black", "grey", "white", "mean", "blur", "noise", "inpaint")
 
 
@@ -58,10 +60,10 @@ def whole_number(name: str, value: Any, least: int, most: int = _MOST, *, kind: 
     return number
 
 
-def _share(name: str, value: Any) -> float:
+def _share(name: str, value: Any, whole: str = "of the original one") -> float:
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     if not is_number or not 0.0 < float(value) <= 1.0:  # NaN is in no range
-        raise OptionError(f"{name} is a share of the original one, above 0 and up to 1, not {value!r}")
+        raise OptionError(f"{name} is a share {whole}, above 0 and up to 1, not {value!r}")
     return float(value)
 
 
@@ -97,6 +99,10 @@ class Request:
         max_calls: Limit on model calls; None for no limit.
         several: How many disjoint explanations to look for.
         contrast: Find a set that is necessary as well as sufficient.
+        holds: Share of random backgrounds on which a further level, "any", has to keep the label, above 0 and up to 0.999;
+            None for no such level.
+        backgrounds: Where they come from: None for our distribution, a folder of images, or a function of the view and a
+            random generator.
     """
 
     target: int | str | None = option(None, "Label to explain. Default: the top label.", metavar="LABEL|ID")
@@ -120,6 +126,15 @@ class Request:
         flag="--fill",
         choices=FILLS,
         parse=tuple,
+    )
+    holds: float | None = option(
+        None,
+        "Also find a set that keeps the label on at least this share of random backgrounds, e.g. 0.9, certified on fresh "
+        "ones. See `becausal backgrounds`.",
+        metavar="SHARE",
+    )
+    backgrounds: str | Callable[[Any, Any], Any] | None = option(
+        None, "With --holds: draw the backgrounds from the images in this folder instead.", metavar="DIR"
     )
     contrast: bool = option(
         False, "Find a set that is sufficient and necessary: alone it keeps the label, without it the label is lost."
@@ -164,6 +179,7 @@ class Request:
                 object.__setattr__(self, name, whole_number(name, label, 0, kind="a label's name or id"))
         if self.confidence is not None:
             object.__setattr__(self, "confidence", _share("confidence", self.confidence))
+        self._check_backgrounds()
         object.__setattr__(self, "fills", _fills(self.fills))
         for name in ("contrast", "smallest"):
             if not isinstance(getattr(self, name), bool):
@@ -174,6 +190,21 @@ class Request:
             raise OptionError(f"method must be a method's name or an explainer, not {self.method!r}")
         if self.options is not None and not isinstance(self.options, Mapping):
             raise OptionError(f"options must be a mapping of names to values, not {self.options!r}")
+
+    def _check_backgrounds(self) -> None:
+        if self.holds is None:
+            if self.backgrounds is not None:
+                raise OptionError("backgrounds are used with holds only, e.g. holds=0.9 (--holds 0.9)")
+            return
+        object.__setattr__(self, "holds", _share("holds", self.holds, "of random backgrounds"))
+        if self.holds is not None and self.holds > MOST_HOLDS:
+            raise OptionError(f"holds must be at most {MOST_HOLDS}, not {self.holds}: more would take too many backgrounds")
+        if self.contrast or self.several > 1:
+            raise OptionError("holds is for a single sufficient set: leave out contrast and several")
+        if isinstance(self.backgrounds, PathLike):
+            object.__setattr__(self, "backgrounds", fspath(self.backgrounds))
+        if not (self.backgrounds is None or isinstance(self.backgrounds, str) or callable(self.backgrounds)):
+            raise OptionError(f"backgrounds are a folder of images or a function of view and rng, not {self.backgrounds!r}")
 
     @property
     def price(self) -> int:
@@ -217,7 +248,8 @@ class Request:
             options, method = options_of(method), method.name
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
         plain |= {name: list(value) for name, value in plain.items() if isinstance(value, tuple)}
-        return plain | {"method": method, "options": dict(options) if options else None}
+        backgrounds = None if callable(self.backgrounds) else self.backgrounds  # the certificate names a function
+        return plain | {"method": method, "options": dict(options) if options else None, "backgrounds": backgrounds}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:

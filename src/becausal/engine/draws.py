@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from becausal.core.contracts import BackgroundSampler, Pixels
+from becausal.core.errors import AnswerError, BecausalError
 
 MOST_KEPT = 64
 LEAST_KEPT = 16  # however large the view: fewer would be staged again and again
@@ -40,14 +41,20 @@ class DrawnBackgrounds:
         return len(draws)
 
     def staged(self, numbers: Sequence[int]) -> list[Any]:
-        """The pairs with these numbers, at most `capacity` different ones. Raises AnswerError where staging fails."""
+        """The pairs with these numbers, at most `capacity` different ones. Raises AnswerError where one cannot be made."""
         for number in numbers:
             if number in self._kept:
                 self._kept[number] = self._kept.pop(number)  # now the last to go
         for number in numbers:
             if number not in self._kept:
-                background = self._sampler.draw(number)
+                background = self._draw(number)
                 while len(self._kept) >= self.capacity:
                     del self._kept[next(iter(self._kept))]
                 self._kept[number] = self._stage(self._view, background)
         return [self._kept[number] for number in numbers]
+
+    def _draw(self, number: int) -> Pixels:
+        try:
+            return self._sampler.draw(number)
+        except BecausalError as error:  # e.g. a file of the user's folder that cannot be read
+            raise AnswerError(str(error)) from error

@@ -5,7 +5,8 @@ The distribution, version 1. Each of four families is drawn with the same probab
 - flat: one colour, uniform over all colours.
 - field: a smooth field of colours, a lattice of 2 to 8 uniform colours along each side, interpolated linearly.
 - blur: the view itself, blurred until its details are gone, with a radius of 1/16, 1/8 or 1/4 of each side.
-- noise: uniform colours, independent for each channel and each square of 1, 2, 4, 8, 16 or 32 pixels.
+- noise: one colour, and a uniform deviation from it of up to 1/8 to 1/2 of the range, independent for each channel and
+  each square of 1, 2, 4 or 8 pixels; clipped.
 
 Instead of these, backgrounds may be drawn from a folder of images, each with the same probability, or by a function.
 Background k of a seed is always the same, whatever was drawn before.
@@ -36,10 +37,11 @@ MEANINGS = {
     "flat": "one colour, uniform over all colours",
     "field": "a smooth field, interpolated between 2 to 8 uniform colours along each side",
     "blur": "the view, blurred with a radius of 1/16, 1/8 or 1/4 of each side",
-    "noise": "uniform colours, independent for each square of 1, 2, 4, 8, 16 or 32 pixels",
+    "noise": "one colour, with random deviations for each square of 1, 2, 4 or 8 pixels",
 }
 BLURS = (16, 8, 4)  # a radius is a side over one of these
-SQUARES = (1, 2, 4, 8, 16, 32)  # pixels
+SQUARES = (1, 2, 4, 8)  # pixels
+DEVIATIONS = (1 / 8, 1 / 2)  # of the range, least and most
 MOST_COLOURS = 8  # of a field, along each side
 _MOST_KEPT = 1 << 25  # bytes of images of a folder that are kept in memory, for each view
 
@@ -160,7 +162,10 @@ class RandomBackgrounds:
 
     def _noise(self, rng: np.random.Generator) -> Pixels:
         square, grid = SQUARES[int(rng.integers(len(SQUARES)))], self.view.shape[:-1]
-        values = self._colours(rng, tuple(-(-side // square) for side in grid))
+        low, high = span(self.view)
+        colour, most = self._colours(rng, ()), rng.uniform(*DEVIATIONS)
+        squares = self._colours(rng, tuple(-(-side // square) for side in grid))
+        values = np.clip(colour + 2 * most * (squares - (low + high) / 2), low, high)
         for axis, side in enumerate(grid):
             values = np.repeat(values, square, axis).take(range(side), axis)
         return as_type(values, self.view)

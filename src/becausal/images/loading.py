@@ -114,6 +114,17 @@ def make_view(image: InputImage, geometry: Geometry | None, *, channels: int | N
     return View(pixels if frame.is_identity else _resize_and_cut(pixels, frame, geometry.interpolation), frame)
 
 
+def read_like(view: Pixels, path: str, *, geometry: Geometry | None, channels: int | None) -> Pixels:
+    """An image file in the shape of a view; without a geometry, it is resized and cropped to the size of the view.
+
+    Raises:
+        ImageError: It cannot be read, or does not fit.
+    """
+    if geometry is None and view.ndim == 3:
+        geometry = Geometry((view.shape[0], view.shape[1]))
+    return make_view(load_image(path), geometry, channels=channels).pixels
+
+
 def shown_original(image: InputImage, frame: Frame) -> NDArray[np.uint8] | None:
     """The image for figures, (h, w, 3), reduced if it is large; None where the view is the image."""
     if frame.is_identity:

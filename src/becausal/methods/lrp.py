@@ -34,7 +34,8 @@ class Relevance:
 
     Attributes:
         rule: zplus propagates to positive contributions only, and uniformly in the first convolution; epsilon to
-            positive and negative contributions in all layers, the first rule of the paper.
+            positive and negative contributions in all layers, the first rule of the paper. With zplus, pooling shares
+            in proportion to its inputs, and the summands with the sign of a sum share its relevance.
         epsilon: Stabiliser added to each denominator of the epsilon rule, away from 0.
     """
 

@@ -1,15 +1,22 @@
 """Rules of relevance propagation in captum's form, and their assignment to layers; needs captum.
 
+Unit i of a layer contributes z_ij = x_i w_ij to unit j of the next, and y_j is the output of unit j, with its bias:
+
+    epsilon     R_i = Σ_j z_ij / (y_j + ε sign y_j) · R_j     Bach et al. 2015; a bias takes its share
+    zplus       R_i = Σ_j z⁺_ij / Σ_i z⁺_ij · R_j             Bach et al. 2015, alpha 1 and beta 0, without biases
+    flat        R_i = Σ_j 1 / (number of inputs of j) · R_j   Lapuschkin et al. 2019
+
 captum's rule of positive contributions clamps weights, which is correct only for non-negative inputs. For other inputs
 the layer is rewritten over the positive part and the negated negative part of its input. It computes the same result,
 and the rule is correct again.
 """
 
+from itertools import pairwise
 from typing import Any
 
 import torch
 from captum.attr._utils.custom_modules import Addition_Module
-from captum.attr._utils.lrp_rules import Alpha1_Beta0_Rule, EpsilonRule, IdentityRule, PropagationRule
+from captum.attr._utils.lrp_rules import EpsilonRule, IdentityRule, PropagationRule
 from torch import nn
 
 from becausal.methods.gradients import LayerCall
@@ -34,11 +41,38 @@ class FlatRule(PropagationRule):  # type: ignore[misc]
             module.activations[device] = tuple(torch.ones_like(value) for value in values)
 
 
+class PositiveRule(PropagationRule):  # type: ignore[misc]
+    """Positive contributions get relevance, for inputs that are not negative.
+
+    signs: the signs of the scales of the batch normalisation after the layer, (out,), which decide together with the
+    weights which contributions are positive; None without one.
+    """
+
+    def __init__(self, signs: torch.Tensor | None) -> None:
+        self.signs = signs
+
+    def _manipulate_weights(self, module: Any, inputs: Any, outputs: Any) -> None:
+        weight = module.weight.data
+        if self.signs is not None:
+            weight = weight * self.signs.reshape(-1, *[1] * (weight.ndim - 1))
+        module.weight.data = weight.clamp_min(0)
+        if module.bias is not None:
+            module.bias.data = torch.zeros_like(module.bias.data)
+
+
 class Signs(nn.Module):  # type: ignore[misc]
-    """(n, c, …) to (n, 2c, …): the positive part, then the negated negative part; relevance passes unchanged."""
+    """The positive part of each group of channels, then its negated negative part; relevance passes unchanged.
+
+    axis: the axis of the channels, of which there are twice as many after it.
+    """
+
+    def __init__(self, axis: int = 1, groups: int = 1) -> None:
+        super().__init__()
+        self.axis, self.groups = axis, groups
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
-        return torch.cat([values.clamp_min(0), (-values).clamp_min(0)], 1)
+        parts = values.chunk(self.groups, self.axis)
+        return torch.cat([half for part in parts for half in (part.clamp_min(0), (-part).clamp_min(0))], self.axis)
 
 
 class Join(nn.Module):  # type: ignore[misc]
@@ -66,17 +100,22 @@ class SignedSum(nn.Module):  # type: ignore[misc]
         return joined
 
 
-class SignedConv(nn.Module):  # type: ignore[misc]
-    """A convolution over both parts of its input, with negated weights for the negative part."""
+class SignedLayer(nn.Module):  # type: ignore[misc]
+    """A convolution or linear layer over both parts of its input, with negated weights for the negative part."""
 
-    def __init__(self, conv: nn.Conv2d) -> None:
+    def __init__(self, layer: nn.Conv2d | nn.Linear) -> None:
         super().__init__()
-        conv.weight = nn.Parameter(torch.cat([conv.weight, -conv.weight], 1), requires_grad=False)
-        conv.in_channels *= 2
-        self.signs, self.conv = Signs(), conv
+        layer.weight = nn.Parameter(torch.cat([layer.weight, -layer.weight], 1), requires_grad=False)
+        if isinstance(layer, nn.Conv2d):
+            layer.in_channels *= 2
+            self.signs = Signs(groups=layer.groups)
+        else:
+            layer.in_features *= 2
+            self.signs = Signs(axis=-1)
+        self.layer = layer
 
     def forward(self, values: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.conv(self.signs(values))
+        result: torch.Tensor = self.layer(self.signs(values))
         return result
 
 
@@ -97,17 +136,23 @@ def attach_epsilon(own: nn.Module, epsilon: float) -> None:
 def attach_zplus(own: nn.Module, calls: list[LayerCall], epsilon: float) -> None:
     """Give linear layers the rule of positive contributions, the first convolution the flat rule, biases nothing."""
     first: Any = next((call.layer for call in calls if isinstance(call.layer, nn.Conv2d)), None)
+    signs = {
+        call.layer: after.layer.weight.data.sign()
+        for call, after in pairwise(calls)
+        if isinstance(call.layer, nn.Conv2d) and isinstance(after.layer, nn.BatchNorm2d)
+        if after.layer.affine and call.shape == after.shape
+    }
     for call in calls:
         layer = call.layer
         if call.is_sum:
             _replace(own, call.name, SignedSum())
-        elif isinstance(layer, nn.Conv2d) and layer.groups == 1 and call.lowest < 0 and layer is not first:
-            _replace(own, call.name, SignedConv(layer))
+        elif isinstance(layer, (nn.Conv2d, nn.Linear)) and call.lowest < 0 and layer is not first:
+            _replace(own, call.name, SignedLayer(layer))
     for layer in _leaves(own):
         if layer is first:
             first.rule = FlatRule()
         elif isinstance(layer, (nn.Conv2d, nn.Linear)):
-            layer.rule = Alpha1_Beta0_Rule(set_bias_to_zero=True)
+            layer.rule = PositiveRule(signs.get(layer))
         elif isinstance(layer, (*_PASS, nn.BatchNorm2d)):
             layer.rule = IdentityRule()
         elif type(layer) not in _OWN:

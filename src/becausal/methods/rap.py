@@ -1,4 +1,4 @@
-"""`rap`: Relative Attributing Propagation (Nam et al., 2020), from the paper's definitions."""
+"""`rap`: Relative Attributing Propagation (Nam et al., 2020); `relative` has its rules."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,7 +16,8 @@ class RelativeAttributing:
 
     In each layer positive and negative contributions receive relevance; the excess over the layer's total is then
     subtracted uniformly from all active units. Relevance thus becomes bipolar, positive for important units and negative
-    for unimportant ones, and its sum remains the logit. The map is the relevance of the input, summed over the channels.
+    for unimportant ones, and its sum remains the logit, or its absolute value. The map is the relevance of the input,
+    summed over the channels.
     """
 
     name: ClassVar[str] = "rap"

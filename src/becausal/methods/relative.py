@@ -1,7 +1,7 @@
 """The propagation rules of Relative Attributing Propagation for each operation; needs torch.
 
-Notation of the paper: unit i of a layer contributes z_ij = x_i w_ij to unit j of the next. With Z⁺_j the sum of the
-positive contributions and Z⁻_j the sum of the absolute values of the negative ones:
+Unit i of a layer contributes z_ij = x_i w_ij to unit j of the next. With Z⁺_j the sum of the positive contributions and
+Z⁻_j the sum of the absolute values of the negative ones:
 
     output layer      R_i = Σ_j |z_ij| / Σ_i |z_ij| · R_j                             absolute influence
     hidden layers     P_i = Σ_j z⁺_ij / Z⁺_j · R_j                                    share of positive contributions
@@ -10,6 +10,15 @@ positive contributions and Z⁻_j the sum of the absolute values of the negative
 
 Γ is the number of active units, x_i ≠ 0, so Σ_i R_i = Σ_j R_j. At the input z_ij = x_i w_ij - l_i w⁺_ij - h_i w⁻_ij, with
 l and h the lowest and highest colour, is never negative, and only the remainder of units without weights is shifted.
+Biases get no relevance, and batch normalisation passes it on unchanged.
+
+This is what the authors' program computes for networks of linear layers, ReLU and pooling, with these differences:
+
+- It gives the negative relevance of a unit of a convolution, not of a linear layer, to negative contributions only. Here
+  both have the rule above. The ranks of the pixels correlate to 0.97 or more with those of its rule.
+- It has the lowest and highest value of the image for l and h; here they are those of any image.
+- It shares the relevance of a sum in proportion to the summands, whose signs may differ; here a sum is a layer of weight 1.
+- It starts from the logit; here from its absolute value, so that a negative logit does not turn the map upside down.
 
 The operations come from a trace of the module by torch.fx, so that layers and functions are treated alike.
 """

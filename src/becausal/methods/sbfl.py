@@ -3,6 +3,10 @@
 After Sun, Chockler, Huang and Kroening: Explaining image classifiers using statistical fault localization, ECCV 2020. A
 mutant is a test, which passes if the mutant keeps the label. A pixel is *executed* in the test if it is masked. Pixels
 that are masked in failing tests and visible in passing ones are the most suspicious.
+
+The measures are the published ones. Mutants differ from those of the authors' program: it masks one square around a random
+pixel, a fifth of the image in each direction, shrinks or enlarges it by sixths until the label changes, and smooths the
+map; here several blocks are masked, as many as the adapting share says. Its Tarantula has np / (ep + np) for ep / (ep + np).
 """
 
 from collections.abc import Callable, Iterator

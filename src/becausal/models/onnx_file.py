@@ -87,13 +87,13 @@ def _wrap_images(
 
 
 def make_session(source: str | bytes, *, threads: int | None, providers: Sequence[Any] = ("CPUExecutionProvider",)) -> Any:
-    """A session for an ONNX file, given by its name or its content. threads: None for one per core."""
+    """A session for an ONNX file, given by its name or its content. threads: None for one per core, or OMP_NUM_THREADS."""
     import onnxruntime
 
     onnxruntime.disable_telemetry_events()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # errors are raised and reported once
-    options.intra_op_num_threads = threads or _count_cores()
+    options.intra_op_num_threads = threads or _count_threads()
     return onnxruntime.InferenceSession(source, options, providers=list(providers))
 
 
@@ -172,5 +172,8 @@ def _batch_sizes(image_input: ImageInput, settings: ModelSettings) -> tuple[tupl
     return tuple(sorted({max(1, size // 16), max(1, size // 4), size})), size  # each new size takes time to plan
 
 
-def _count_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _count_threads() -> int:
+    """One thread for each core this process may use; OMP_NUM_THREADS, which torch and numpy obey, sets a limit."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    limit = os.environ.get("OMP_NUM_THREADS", "").strip()
+    return min(cores, max(1, int(limit))) if limit.isdecimal() else cores

@@ -5,6 +5,7 @@ from typing import Any
 from becausal.core.explanation import ExplanationRecord
 from becausal.render.command import format_command
 from becausal.render.figures import signal_png
+from becausal.render.limits import describe_stop
 from becausal.render.pages import data_uri, format_shape, render_page
 from becausal.render.painting import (
     COLOURS,
@@ -24,7 +25,6 @@ from becausal.render.wording import (
     describe_extent,
     describe_pieces,
     describe_purpose,
-    describe_stop,
     describe_target,
     format_confidence,
     headline,

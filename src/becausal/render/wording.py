@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from becausal.core.checks import CheckedSet, Level
 from becausal.core.explanation import ExplanationRecord, NamedScore
+from becausal.render.certificates import describe_certificate
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,8 @@ def headline(explanation: ExplanationRecord) -> tuple[Span, ...]:
     if explanation.checks.sufficient:
         spans += [Span(f"{share} of the {unit}s ({explanation.pixels:,}) alone "), *_kept(explanation)]
         spans.append(Span(_describe_confidence(explanation)))
+        if explanation.level.certificate is not None:
+            spans.append(Span(f", and on at least {format_share(explanation.level.certificate.share)} of backgrounds"))
         if explanation.origin.contrast and explanation.checks.necessary:
             spans.append(Span(f", and when they are masked, {_lost(explanation)} is lost"))
         spans.append(Span("."))
@@ -180,6 +183,8 @@ def describe_pieces(found: CheckedSet) -> str:
 
 def describe_purpose(level: Level) -> str:
     """What a level keeps: the label, half of the confidence, most of the confidence (90 %)."""
+    if level.certificate is not None:
+        return "the label on random backgrounds"
     named = {0.0: "the label", 0.5: "half of the confidence", 0.9: "most of the confidence (90 %)"}
     return named.get(level.share, f"{format_share(level.share)} of the confidence")
 
@@ -188,6 +193,8 @@ def describe_level(level: Level) -> str:
     """A level on one line: its size, the confidence that it keeps alone, and what it is enough for."""
     alone = format_confidence(level.checks.confidence)
     claim = f"{'enough' if level.checks.sufficient else 'NOT enough'} for {describe_purpose(level)}"
+    if level.certificate is not None:
+        claim = describe_certificate(level.certificate)
     return ", ".join([describe_extent(level), *([f"confidence {alone}"] if alone else []), claim])
 
 
@@ -233,8 +240,10 @@ def describe_checks(explanation: ExplanationRecord) -> list[Check]:
         sufficient = f"these {unit}s alone do not keep {kept}"
     comparison = f"the whole view has {whole}" if alone else "not measured, or the model returns labels only"
     components = "connected components" if unit == "sample" else "connected components, diagonals excluded"
+    certificate = explanation.level.certificate
     return [
         Check("sufficient", checks.sufficient, "yes" if checks.sufficient else "no", sufficient),
+        *([] if certificate is None else [Check("any background", True, "yes", describe_certificate(certificate))]),
         _describe_minimality(explanation),
         _describe_necessity(explanation),
         Check("confidence alone", None, alone or "unknown", comparison),
@@ -314,37 +323,3 @@ def _describe_necessity(explanation: ExplanationRecord) -> Check:
     kept = [_subject(explanation), *_confidence_kept(explanation)]
     stays = f"{' and '.join(kept)} {'stay' if len(kept) > 1 else 'stays'}"
     return Check("necessary", None, "no", f"{masked}, {stays}: other regions are sufficient too")
-
-
-def describe_stop(explanation: ExplanationRecord) -> str:
-    """A warning for a search that ended early; empty for one that finished."""
-    reason = {
-        "budget": _describe_limit(explanation),
-        "interrupt": "The search was interrupted.",
-        "failure": "The model failed before the search finished.",
-    }.get(explanation.stopped_by)
-    return f"{reason} This is the best explanation found so far; a smaller one may exist." if reason else ""
-
-
-def _describe_limit(explanation: ExplanationRecord) -> str:
-    limit, calls = explanation.origin.max_calls, explanation.calls
-    if limit is None or calls >= limit:
-        return f"The limit {'on' if limit is None else f'of {limit:,}'} model calls was reached before the search finished."
-    return (
-        f"The limit of {limit:,} model calls ended the search after {calls:,}: the rest was reserved for extracting and "
-        "checking the explanation, which took fewer calls, or was too small for the next step."
-    )
-
-
-def describe_price(explanation: ExplanationRecord) -> str:
-    """The price of the calls, and the budget, for an endpoint with a price per image; else empty.
-
-    The amount spent may be lower, since cached answers are free.
-    """
-    pairs = [option.partition("=") for option in explanation.origin.loading.get("endpoint", ())]
-    prices = [float(value) for name, _, value in pairs if name == "price"]
-    if not prices:
-        return ""
-    limit = explanation.origin.max_calls
-    budget = f" (budget {limit * prices[-1]:,.2f})" if limit is not None else ""
-    return f"priced at {explanation.calls * prices[-1]:,.2f}{budget}"

@@ -116,7 +116,7 @@ def list_benches() -> None:
     from becausal.bench import BENCHES, load_bench
 
     found = [load_bench(name) for name in BENCHES]
-    rows = [(b.name, b.question, b.methods, "all" if b.limit is None else str(b.limit)) for b in found]
+    rows = [(b.name, b.question, b.methods.replace(",", ", "), "all" if b.limit is None else str(b.limit)) for b in found]
     print_table(("name", "question", "methods", "images"), rows)
 
 

@@ -112,13 +112,12 @@ def print_summary(explanation: "Explanation", folder: Path) -> None:
     """Print what was found, its levels, the checks of the (first) explanation, the cost, and where the files are."""
     from rich.text import Text
 
+    from becausal.render.limits import describe_price, describe_stop
     from becausal.render.wording import (
         describe_checks,
         describe_extent,
         describe_level,
-        describe_price,
         describe_set,
-        describe_stop,
         format_confidence,
         format_count,
         headline,

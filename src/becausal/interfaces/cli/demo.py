@@ -64,10 +64,10 @@ def print_demo(explanation: "Explanation", overlap: float, folder: Path) -> None
     """Print what was found, and which commands to try next."""
     from rich.text import Text
 
+    from becausal.render.limits import describe_stop
     from becausal.render.wording import (
         describe_checks,
         describe_level,
-        describe_stop,
         format_confidence,
         format_count,
         format_share,

@@ -178,6 +178,8 @@ def check_request(request: Request, limits: Limits) -> Request:
     _check_values(request.record(), limits)
     if any(fill.lower().startswith(FILE_FILL) for fill in request.fills):
         raise OptionError(f"a fill {FILE_FILL}FILE is not allowed: the server reads no files for clients")
+    if request.backgrounds is not None:
+        raise OptionError("backgrounds from a folder are not allowed: the server reads no files for clients")
     if len(request.fills) > MAX_FILLS:
         raise OptionError(f"fills has {len(request.fills)} fills, expected at most {MAX_FILLS}")
     if request.max_calls is not None and request.max_calls > limits.max_calls:

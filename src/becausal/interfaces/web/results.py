@@ -18,6 +18,7 @@ from becausal.interfaces.web.predictions import RankingSteps, Witness
 from becausal.interfaces.web.rendering import NBSP, format_share_nbsp, render
 from becausal.interfaces.web.sessions import Publish, embed
 from becausal.render.comparison import COLUMNS, clip_map, describe_sizes, format_row
+from becausal.render.limits import describe_stop
 from becausal.render.painting import COLOURS, colour_stops, line_of, paint_explanation, paint_map
 from becausal.render.sheets import as_rgb, lay_out, lay_out_original, value_range
 from becausal.render.wording import (
@@ -25,7 +26,6 @@ from becausal.render.wording import (
     describe_extent,
     describe_pieces,
     describe_purpose,
-    describe_stop,
     format_confidence,
     format_count,
     headline,

@@ -44,14 +44,14 @@ class Chain:
         """Lower is better: small sets, and those with more margin left to lose."""
         return float(np.log(self.visible.mean()) - MARGIN_WEIGHT * self.margin)
 
-    def shrink(self, share: float, *, stop_at: float = 0.0) -> Search[None]:
-        """Rounds of removals until the set is small enough, or no part of two cells or more can be removed."""
+    def shrink(self, share: float, *, stop_at: float = 0.0, least: float = 1.5) -> Search[None]:
+        """Rounds of removals until the set is small enough, or no part of at least so many cells can be removed."""
         most = share
         if np.isnan(self.margin):
-            answers = yield self.lattice.show(self.visible)[None]
+            answers = yield from self._ask(self.visible[None])
             self.margin = float(answers.margin[0])
             self.calls_before = answers.spent
-        while self.visible.mean() > stop_at and share * np.count_nonzero(self.visible) >= 1.5:
+        while self.visible.mean() > stop_at and share * np.count_nonzero(self.visible) >= least:
             removed = yield from self.round(share)
             share = min(most, max(share, removed) * self.tuning.growth) if removed else share / 2
 
@@ -79,6 +79,8 @@ class Chain:
             best = int(np.argmax(union_trades))
             if union_trades[best] > trade:
                 margin, part = more.margin[best], unions[best]
+        if not (yield from self._accepts(self.visible & ~part)):
+            return 0.0
         removed = float(np.count_nonzero(part) / np.count_nonzero(self.visible))
         self.visible = self.visible & ~part
         self.margin = float(margin)
@@ -88,11 +90,20 @@ class Chain:
     def _evaluate_without(self, parts: Cells) -> Search[Answers]:
         """Evaluate the visible cells without each part, (n, *lattice), and observe the cost of its removal."""
         left = self.visible & ~parts
-        answers = yield self.lattice.show(left)
+        answers = yield from self._ask(left)
         if self.index is not None:
             self.index.add(left, answers)
         self.cost.observe(parts, self.margin - answers.margin)
         return answers
+
+    def _ask(self, sets: Cells) -> Search[Answers]:
+        """Evaluate sets of cells, (n, *lattice)."""
+        return (yield self.lattice.show(sets))
+
+    def _accepts(self, left: Cells) -> Search[bool]:
+        """Whether the chain may go on with these cells, (*lattice,), which keep the target."""
+        return True
+        yield  # a search without questions
 
     def _trades(self, parts: Cells, answers: Answers) -> NDArray[np.float64]:
         """The value of each removal: the margin that is left, and the reduction in size at the given rate."""

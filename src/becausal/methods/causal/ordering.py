@@ -1,8 +1,7 @@
 """The map of the search `causal`: the order in which the pixels are needed.
 
 First come the pixels of the explanation, those before the others whose masking takes most from the confidence. The patches
-of the rest follow, by what they add to the confidence beside the explanation, by what they keep alive without it, and by
-what the survey found.
+of the rest follow, by what they add to the confidence beside the explanation and by what the survey found.
 """
 
 from collections.abc import Sequence
@@ -16,8 +15,7 @@ from becausal.core.regions import cells
 from becausal.methods.causal.survey import Survey, ask_halves, balanced_halves, fit_effects
 
 RIDGE = 3.0
-REST_WEIGHT = 0.5  # of the rank without the explanation against the two other ranks
-FAINT = 1e-4  # confidences below this are alike
+BESIDE = 2.0  # weight of the rank beside the explanation, against that in the survey
 CONTRAST = 2.0  # exponent of the map's values: higher makes the first pixels stand out more
 DIGITS = 6  # of values that are compared, so that rounding decides nothing
 
@@ -28,19 +26,17 @@ class MapEffects:
 
     Attributes:
         beside: (patches,) what each patch adds to it beside the explanation.
-        without: (patches,) what each patch adds to its logarithm without the explanation; None where nothing is left of it.
         inside: (*grid,) the place of each pixel of the explanation, from 0 to 1, by what masking its cell takes.
     """
 
     beside: NDArray[np.float64]
-    without: NDArray[np.float64] | None
     inside: Saliency
 
 
 def measure_effects(
-    survey: Survey, explanation: Visible, side: int, *, context: int, inside: int, rest: int, rng: np.random.Generator
+    survey: Survey, explanation: Visible, side: int, *, context: int, inside: int, rng: np.random.Generator
 ) -> Search[MapEffects]:
-    """Evaluate balanced halves: of the patches beside the explanation, of its cells, and of the patches without it.
+    """Evaluate balanced halves: of the patches beside the explanation, and of its cells.
 
     Args:
         survey: The patches.
@@ -48,20 +44,12 @@ def measure_effects(
         side: Of the explanation's cells, in pixels.
         context: Number of sets of patches beside the explanation.
         inside: Number of sets of its cells, with everything else visible.
-        rest: Number of sets of patches without it, where the label stays without it.
         rng: For the sets.
     """
-    count = len(survey.contribution)
-    shown = balanced_halves(count, context, rng)
+    shown = balanced_halves(len(survey.contribution), context, rng)
     answers = yield from ask_halves(survey.patch, shown, always=explanation)
-    beside, without = fit_effects(shown, answers.confidence, RIDGE), None
-    order = yield from _rank_inside(explanation, side, inside, rng)
-    answers = yield ~explanation[None]
-    if answers.holds[0]:
-        shown = balanced_halves(count, rest, rng)
-        answers = yield from ask_halves(survey.patch, shown, never=explanation)
-        without = fit_effects(shown, np.log(np.maximum(answers.confidence, FAINT)), RIDGE)
-    return MapEffects(beside, without, order)
+    beside = fit_effects(shown, answers.confidence, RIDGE)
+    return MapEffects(beside, (yield from _rank_inside(explanation, side, inside, rng)))
 
 
 def _rank_inside(explanation: Visible, side: int, samples: int, rng: np.random.Generator) -> Search[Saliency]:
@@ -80,9 +68,7 @@ def rank_patches(survey: Survey, effects: MapEffects | None) -> NDArray[np.float
     area = np.bincount(survey.patch.ravel())
     score = _ranks(survey.contribution / area)
     if effects is not None:
-        score = score + _ranks(effects.beside / area)
-        if effects.without is not None:
-            score = score + REST_WEIGHT * _ranks(effects.without / area)
+        score = score + BESIDE * _ranks(effects.beside / area)
     return _ranks(np.round(score, DIGITS))
 
 

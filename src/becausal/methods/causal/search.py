@@ -164,13 +164,11 @@ class Causal:
     ) -> Search[MapEffects | None]:
         """What parts of the view do to the confidence, for the map; None without a survey, or with a small budget."""
         tuning = self.tuning
-        calls = tuning.context + tuning.inside + tuning.rest
-        if survey is None or (problem.budget is not None and problem.budget < 4 * calls):
+        if survey is None or (problem.budget is not None and problem.budget < 4 * (tuning.context + tuning.inside)):
             return None
         search = measure_effects(
-            survey, explanation, 2 * lattice.grain,
-            context=tuning.context, inside=tuning.inside, rest=tuning.rest, rng=rng.spawn(1)[0],
-        )  # fmt: skip
+            survey, explanation, 2 * lattice.grain, context=tuning.context, inside=tuning.inside, rng=rng.spawn(1)[0]
+        )
         return (yield from search)
 
     def _map(

@@ -33,7 +33,6 @@ class Tuning:
         memory: Share of the observed removal costs that is kept from round to round.
         context: Number of patch sets evaluated together with the explanation, for the map.
         inside: Number of sets of the explanation's cells evaluated in the whole view, for the map.
-        rest: Number of patch sets evaluated without the explanation, for the map, where the label stays without it.
     """
 
     survey: int = 96
@@ -58,8 +57,7 @@ class Tuning:
     trust: float = 2.0
     memory: float = 0.7
     context: int = 88
-    inside: int = 48
-    rest: int = 48
+    inside: int = 24
 
     def __post_init__(self) -> None:
         counts = (self.parts, self.small_runs, self.survey_fraction, len(self.kinds))

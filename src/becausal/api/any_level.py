@@ -1,0 +1,79 @@
+"""The level "any": a set around the explanation that keeps the label on random backgrounds, with a certificate."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from becausal.core.certificates import Certificate
+from becausal.core.checks import ANY, Level
+from becausal.core.contracts import Search
+from becausal.core.intervals import lower_bound
+from becausal.core.minimise import Minimal
+from becausal.core.pipeline import LAST_QUESTIONS, SearchResult, last_checks
+from becausal.core.problem import Problem
+from becausal.core.request import Request
+from becausal.core.searches import BudgetedRun
+from becausal.images.backgrounds import Backgrounds
+from becausal.methods.causal.any_background import CONFIDENCE, Held, find_any, fresh_count, part_confidence
+
+RESERVE = 700  # calls that are kept for this level, of a limited number
+RESERVED_SHARE = 3  # at most one n-th of them
+
+
+def reserve_calls(request: Request) -> Request:
+    """The request for the other levels, with a lower limit on model calls where this level follows."""
+    if request.holds is None or request.max_calls is None:
+        return request
+    return replace(request, max_calls=max(10, request.max_calls - min(RESERVE, request.max_calls // RESERVED_SHARE)))
+
+
+def add_any_level(
+    problem: Problem, backgrounds: Backgrounds, result: SearchResult, request: Request, run: BudgetedRun
+) -> Search[SearchResult]:
+    """The result with the level "any", or with a note that says why there is none.
+
+    Args:
+        problem: The problem.
+        backgrounds: Its random backgrounds.
+        result: The other levels.
+        request: What was asked for.
+        run: Counts the calls.
+    """
+    if request.holds is None or not result.checks.sufficient:
+        return result
+    goal = f"at least {request.holds:.3g} of random backgrounds"
+    if run.stopped_by in ("interrupt", "failure"):
+        return _with_note(result, f"the search ended before a set was found that keeps the label on {goal}")
+    run.stage = "backgrounds"
+    limit = None
+    if request.max_calls is not None:
+        limit = request.max_calls - (1 + LAST_QUESTIONS) * len(request.fills)
+    rng = np.random.default_rng([request.seed, 2])
+    held = yield from find_any(
+        problem, result.visible, request.holds, confidence=result.confidence, run=run, limit=limit, rng=rng
+    )
+    if held is None or (held.tally.asked < held.tally.count and held.tally.failures <= fresh_count(request.holds)[1]):
+        return _with_note(result, f"the search ended before a set was found that keeps the label on {goal}")
+    certificate = _certificate(held, backgrounds, request.holds)
+    if held.visible.all():
+        return _with_note(result, f"no set smaller than the whole view was found that keeps the label on {goal}")
+    if not certificate.holds:
+        share = np.count_nonzero(held.visible) / held.visible.size
+        kept = f"kept it on {certificate.kept} of {certificate.asked}"
+        return _with_note(
+            result, f"no set was shown to keep the label on {goal}: the last one, {100 * share:.0f} % of the view, {kept}"
+        )
+    run.stage = "verify"
+    checks = yield from last_checks(Minimal(held.visible, None))
+    return replace(result, levels=(*result.levels, Level(held.visible, checks, ANY, 0.0, certificate)))
+
+
+def _certificate(held: Held, backgrounds: Backgrounds, share: float) -> Certificate:
+    """What was shown of a set; its bound is right however many sets were tried before it."""
+    tally = held.tally
+    bound = lower_bound(tally.asked - tally.failures, tally.count, part_confidence())
+    return replace(tally.certificate(share, CONFIDENCE, backgrounds.record()), bound=bound)
+
+
+def _with_note(result: SearchResult, note: str) -> SearchResult:
+    return replace(result, notes=(*result.notes, note))

@@ -1,0 +1,250 @@
+"""A set around an explanation that keeps the label on random backgrounds: the search for the level "any".
+
+1. A survey evaluates balanced halves of the patches, each on a random background of its own.
+2. The search starts from the best patches, together with the explanation, and removes parts in a chain of rounds. The
+   candidates of a round are evaluated on the hardest backgrounds of a panel. The best one must hold on the whole panel.
+3. Before the smaller cells are tried, the panel is replaced by the hardest of many backgrounds.
+4. The set is evaluated on fresh backgrounds. Where too many fail, these join the panel. The search goes back to the smallest
+   set on its way that holds on the panel, and on from there.
+
+The panel asks for a share of the confidence, not for the label alone: so that the label is kept on other backgrounds, too.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from becausal.core.certificates import Tally, certify
+from becausal.core.contracts import Answers, Search, Stop, Visible, with_hints
+from becausal.core.intervals import allowed_failures
+from becausal.core.patches import superpixels
+from becausal.core.problem import Problem
+from becausal.core.regions import default_grain
+from becausal.core.searches import BudgetedRun, keeping
+from becausal.methods.causal.chain import Chain
+from becausal.methods.causal.lattice import Cells, Lattice
+from becausal.methods.causal.survey import RIDGE, Survey, balanced_halves, fit_effects
+from becausal.methods.causal.tuning import Tuning
+
+CONFIDENCE = 0.95  # of the certificate
+TRIES = 5  # sets that are evaluated on fresh backgrounds, at most; each has its part of the permitted error
+FRESH = 100  # backgrounds of a certificate; more where its share demands it
+PANEL = 12  # backgrounds that every set on the way has to hold on
+SCREENED, SKIPPED = 48, 2  # backgrounds of which these are the hardest, but for so many: a few may fail
+HARDEST = 2  # of the panel, on which candidates are compared
+WAVE = 4  # backgrounds of the panel that are evaluated at a time
+KEPT = 0.2  # share of the confidence that is kept on the panel
+STARTS = (0.25, 0.5, 0.75)  # shares of the patches that the search may start from
+LEAST = 4.0  # cells of a part
+SHARE = 0.15  # of the cells that a part has at first, after the larger cells
+FIRST_SURVEY, FIRST_FRESH, FRESH_STEP = 1_000, 1_000_000, 100_000  # numbers of the backgrounds
+MOST_MARGIN = 8.0  # nats; more says no more
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """The last set that was evaluated on fresh backgrounds, (*grid,), and how often it kept the label there."""
+
+    visible: Visible
+    tally: Tally
+
+
+class Panel:
+    """The backgrounds that sets have to hold on.
+
+    Attributes:
+        numbers: Of the backgrounds.
+        margins: The last margin on each of them; the lower, the harder.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.numbers: NDArray[np.intp] = np.arange(size)
+        self.margins = np.zeros(size)
+
+    def ask_hardest(self, sets: Visible) -> Search[Answers]:
+        """The worst answers of the hardest backgrounds to sets, (n, *grid); what is lost is not asked again."""
+        holds, margin, confidence = np.ones(len(sets), bool), np.full(len(sets), np.inf), np.full(len(sets), np.inf)
+        spent = 0
+        for place in self._order()[:HARDEST]:
+            left = np.flatnonzero(holds)
+            if not len(left):
+                break
+            answers = yield with_hints(sets[left], draws=np.full(len(left), self.numbers[place]))
+            holds[left], spent = answers.holds, answers.spent
+            margin[left] = np.minimum(margin[left], answers.margin)
+            confidence[left] = np.minimum(confidence[left], answers.confidence)
+        return Answers(holds, margin, confidence, spent)
+
+    def holds(self, visible: Visible) -> Search[bool]:
+        """Whether a set, (*grid,), holds on all backgrounds, the hardest first; it ends at the first that fail."""
+        order = self._order()
+        for start in range(0, len(order), WAVE):
+            places = order[start : start + WAVE]
+            answers = yield with_hints(_copies(visible, len(places)), draws=self.numbers[places])
+            self.margins[places] = answers.margin
+            if not answers.holds.all():
+                return False
+        return True
+
+    def screen(self, visible: Visible) -> Search[None]:
+        """Evaluate a set on further backgrounds, and keep the hardest of all but a few."""
+        size = len(self.numbers)
+        fresh = np.arange(size, SCREENED)
+        answers = yield with_hints(_copies(visible, len(fresh)), draws=fresh)
+        self.add(fresh, answers.margin)
+        hardest = np.sort(self._order()[SKIPPED : SKIPPED + size])
+        self.numbers, self.margins = self.numbers[hardest], self.margins[hardest]
+
+    def add(self, numbers: NDArray[np.intp], margins: NDArray[np.float64]) -> None:
+        """Further backgrounds, with the margins on them."""
+        self.numbers, self.margins = np.concatenate([self.numbers, numbers]), np.concatenate([self.margins, margins])
+
+    def _order(self) -> NDArray[np.intp]:
+        return np.argsort(self.margins, kind="stable")
+
+
+class PanelChain(Chain):
+    """A chain around a set that always stays, whose sets are evaluated on a panel of backgrounds.
+
+    Attributes:
+        seen: The sets that held on the panel as it was, smallest last.
+    """
+
+    panel: Panel
+    always: Visible
+    seen: list[Visible]
+
+    def _ask(self, sets: Cells) -> Search[Answers]:
+        return (yield from self.panel.ask_hardest(self.lattice.show(sets) | self.always))
+
+    def _accepts(self, left: Cells) -> Search[bool]:
+        visible = self.lattice.show(left) | self.always
+        holds = yield from self.panel.holds(visible)
+        if holds:
+            self.seen.append(visible)
+        return holds
+
+
+class AnySearch:
+    """The search for a set around `inner`, (*grid,), that keeps the label on random backgrounds.
+
+    Attributes:
+        seen: The sets on the way, smallest last; the first one is the whole view.
+    """
+
+    def __init__(self, problem: Problem, inner: Visible, rng: np.random.Generator) -> None:
+        self.problem = problem
+        self.inner = inner
+        self.rng = rng
+        self.panel = Panel(PANEL)
+        self.lattice = Lattice(problem.grid, default_grain(problem.grid, 28))
+        self.costs: NDArray[np.float64] | None = None  # of removing cells of the lattice
+        self.seen: list[Visible] = [np.ones(problem.grid, bool)]
+
+    def shrink(self) -> Search[None]:
+        """Make a set small that holds on the panel."""
+        if (yield from self.panel.holds(self.inner)):
+            self.seen.append(self.inner)
+            return
+        tuning, coarse, costs = Tuning(), Lattice(self.problem.grid, 2 * self.lattice.grain), None
+        if np.prod(self.lattice.shape) > tuning.small_lattice:
+            survey = yield from self._survey(tuning)
+            costs = survey.removal_cost(coarse)
+            for part in STARTS:
+                start = survey.best(round(part * len(survey.contribution))) | self.inner
+                if (yield from self.panel.holds(start)):
+                    self.seen.append(start)
+                    break
+        self.costs = coarse.spread((yield from self._descend(coarse, costs, tuning.share)), self.lattice)
+        yield from self.panel.screen(self.seen[-1])
+        yield from self.go_on()
+
+    def go_on(self) -> Search[None]:
+        """Go back to the smallest set that holds on the panel, and on from there."""
+        low, high = 0, len(self.seen)  # the whole view holds
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if (yield from self.panel.holds(self.seen[middle])) else (low, middle)
+        del self.seen[high:]
+        self.costs = yield from self._descend(self.lattice, self.costs, SHARE)
+
+    def _descend(self, lattice: Lattice, costs: NDArray[np.float64] | None, share: float) -> Search[NDArray[np.float64]]:
+        """Remove parts from the last set until none can go; the costs of removing cells."""
+        within, start = lattice.restrict(self.seen[-1] & ~self.inner)
+        chain = PanelChain(Tuning(), within, start, costs, self.rng.spawn(1)[0], None)
+        chain.panel, chain.always, chain.seen = self.panel, self.inner, self.seen
+        if start.any():
+            yield from chain.shrink(share, least=LEAST)
+        return chain.cost.estimate()
+
+    def _survey(self, tuning: Tuning) -> Search[Survey]:
+        """What each patch adds to the margin on random backgrounds."""
+        patch = superpixels(self.problem.view, tuning.patches)
+        shown = balanced_halves(int(patch.max()) + 1, tuning.survey, self.rng.spawn(1)[0])
+        answers = yield with_hints(shown.take(patch, axis=1), draws=FIRST_SURVEY + np.arange(len(shown)))
+        return Survey(patch, fit_effects(shown, np.clip(answers.margin, -MOST_MARGIN, MOST_MARGIN), RIDGE))
+
+
+def find_any(
+    problem: Problem,
+    inner: Visible,
+    share: float,
+    *,
+    confidence: float,
+    run: BudgetedRun,
+    limit: int | None,
+    rng: np.random.Generator,
+) -> Search[Held | None]:
+    """A set around `inner`, (*grid,), that keeps the label on at least this share of the problem's random backgrounds.
+
+    Args:
+        problem: The problem, with a sampler.
+        inner: A sufficient set.
+        share: Share of backgrounds.
+        confidence: Of the label on the whole view; NaN from a model that returns labels only.
+        run: Counts the calls.
+        limit: On the calls, in all.
+        rng: Source of randomness.
+
+    Returns:
+        The last set that was evaluated on fresh backgrounds; None where the search was stopped before.
+    """
+    search, held = AnySearch(problem, inner, rng), None
+    floor = 0.0 if np.isnan(confidence) else KEPT * confidence
+    count, allowed = fresh_count(share)
+    try:
+        for attempt in range(TRIES):
+            stage = search.go_on() if attempt else search.shrink()
+            try:
+                yield from run.follow(keeping(stage, floor), limit=None if limit is None else limit - count)
+            except Stop as stop:
+                if stop.reason != "budget":
+                    raise
+            fresh = certify(search.seen[-1], first=FIRST_FRESH + attempt * FRESH_STEP, count=count, allowed=allowed)
+            held = Held(search.seen[-1], (yield from run.follow(fresh, limit=limit)))
+            if held.tally.failures <= allowed:
+                break
+            failed = np.array(held.tally.failed[allowed:], np.intp)  # so many may fail
+            search.panel.add(failed, np.full(len(failed), -np.inf))
+    except Stop:
+        return None
+    return held
+
+
+def fresh_count(share: float) -> tuple[int, int]:
+    """How many fresh backgrounds a certificate of this share needs, and on how many of them the label may be lost."""
+    count = FRESH
+    while (allowed := allowed_failures(count, share, part_confidence())) is None:
+        count *= 2
+    return count, allowed
+
+
+def part_confidence() -> float:
+    """The confidence that the certificate of one set needs, so that it holds for all that are tried."""
+    return 1 - (1 - CONFIDENCE) / TRIES
+
+
+def _copies(visible: Visible, count: int) -> Visible:
+    """A set, (*grid,), as this many questions."""
+    return np.repeat(visible[None], count, axis=0)

@@ -1,0 +1,26 @@
+"""What makes the tests quick: one thread for each process, commands that are built once, figures that are not drawn."""
+
+import os
+from functools import cache
+
+import pytest
+import typer.main
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of each process that a test starts too; several run side by side
+typer.main.get_command = cache(typer.main.get_command)  # typer would build all commands again for each call of `main`
+
+
+@pytest.fixture
+def without_figures(monkeypatch):
+    """Explanations are saved with figures of one pixel: drawing them takes most of the time, and test_render.py tests it."""
+    from io import BytesIO
+
+    from PIL import Image
+
+    from becausal.render import figures
+
+    pixel = BytesIO()
+    Image.new("RGB", (1, 1)).save(pixel, "PNG")
+    monkeypatch.setattr(figures, "explanation_png", lambda explanation: pixel.getvalue())
+    monkeypatch.setattr(figures, "plot", lambda explanation: None)
+    monkeypatch.setattr(figures, "png_bytes", lambda figure: pixel.getvalue())
