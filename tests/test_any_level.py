@@ -3,7 +3,7 @@
 import json
 import re
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +25,11 @@ from becausal.core.targets import Target
 from becausal.engine.engine import Engine
 from becausal.images.backgrounds import RandomBackgrounds
 from becausal.interfaces.cli.app import main
-from becausal.render.wording import as_text, describe_level, headline
+from becausal.render.command import format_command
+from becausal.render.painting import line_of
+from becausal.render.report import render_report
+from becausal.render.signals import shade_of
+from becausal.render.wording import as_text, describe_level, describe_purpose, headline
 from test_explain import bundled, needs_bundled, scene
 
 RED = (200, 30, 31)
@@ -121,10 +125,33 @@ def test_without_holds_there_is_no_such_level_and_not_a_single_further_call():
 
 def test_the_words_say_it():
     explanation = explained()
-    assert ", and on at least 80 % of backgrounds. " in as_text(headline(explanation))
+    assert ", and keep it on at least 80 % of backgrounds. " in as_text(headline(explanation))
     certificate = explanation.level.certificate
     counts = f"{certificate.kept} of {certificate.asked} evaluated"
     assert f"holds on at least 80 % of backgrounds ({counts}, 95 % confidence)" in describe_level(explanation.level)
+
+
+def test_figures_and_pages_have_a_line_of_its_own_for_each_level():
+    explanation = explained()
+    assert len({line_of(number, 4) for number in range(4)}) == len({shade_of(number, 4) for number in range(4)}) == 4
+    page = render_report(explanation)
+    assert "It was evaluated on random backgrounds that the search had not seen." in page
+    assert "Outer line: enough for the label on at least 80 % of backgrounds." in page
+    assert "--holds 0.8" in page
+    assert "random backgrounds" not in render_report(explained(holds=None))
+
+
+def test_a_share_is_never_rounded_up():
+    certificate = replace(explained().level.certificate, share=0.999)
+    level = replace(explained().level, certificate=certificate)
+    assert describe_purpose(level) == "the label on at least 99.9 % of backgrounds"
+    assert "at least 99.9 % of backgrounds" in describe_level(level)
+
+
+def test_the_command_repeats_it(rooms):
+    explanation = becausal.explain(picture(), red_square, holds=HOLDS, fill="black", backgrounds=rooms)
+    assert f"--fill black --holds 0.8 --backgrounds {rooms}" in format_command(explanation)
+    assert "--backgrounds" not in format_command(explained(backgrounds=white_rooms))
 
 
 @needs_bundled
@@ -328,6 +355,19 @@ def test_verifying_needs_the_folder_and_sees_that_it_has_changed(rooms):
     assert not claim.holds
     assert claim.found.startswith("not repeated: these are other backgrounds (10 images of ")
     assert any_claim(explanation, backgrounds=rooms / "none").found.startswith("there is no folder")
+
+
+@needs_bundled
+@pytest.mark.usefixtures("without_figures")
+def test_on_the_command_line_the_folder_is_given_again(tmp_path, rooms, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Image.fromarray(scene(0).image).save("scene.png")
+    assert main(["explain", "scene.png", "--model", "bundled", "--holds", "0.8", "--backgrounds", "rooms"]) == 0
+    assert "level any" in capsys.readouterr().out
+    assert main(["verify", "becausal-out/scene"]) == 1
+    assert "not repeated: give the folder" in capsys.readouterr().out
+    assert main(["verify", "becausal-out/scene", "--backgrounds", "rooms"]) == 0
+    assert "claims hold" in capsys.readouterr().out
 
 
 def test_verifying_needs_the_function():

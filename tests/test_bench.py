@@ -66,13 +66,13 @@ def rows_of(folder: Path) -> list[dict[str, str]]:
 # ------------------------------------------------------------------ every bench
 
 SMALL = {
-    "occlusion": {"methods": "causal,random", "limit": 2},
-    "scenes": {"methods": "rise:masks=60,random", "limit": 5},
+    "occlusion": {"methods": "causal,random", "limit": 1},
+    "scenes": {"methods": "rise:masks=60,random", "limit": 2},
     "fills": {"methods": "rise:masks=60", "limit": 1},
-    "exact": {"limit": 3, "side": 3},
+    "exact": {"limit": 1, "side": 3},
     "convergence": {"methods": "rise,dc-causal", "limit": 1},
-    "misclassified": {"methods": "rise:masks=60", "limit": 4},
-    "faithfulness": {"methods": "rise:masks=60,random", "limit": 2},
+    "misclassified": {"methods": "rise:masks=60", "limit": 2},
+    "faithfulness": {"methods": "rise:masks=60,random", "limit": 1},
     "sanity": {"methods": "gbp", "limit": 1},
 }
 COLUMNS = {

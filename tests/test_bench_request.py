@@ -29,6 +29,7 @@ FULL = Request(
     seeds=2,
     max_calls=900,
 )
+HELD = replace(FULL, contrast=False, several=1, holds=0.9, backgrounds="streets")  # these exclude each other
 
 
 def test_run_has_few_parameters_and_no_options_of_a_request_or_a_model():
@@ -39,19 +40,17 @@ def test_run_has_few_parameters_and_no_options_of_a_request_or_a_model():
 
 @pytest.mark.parametrize("name", BENCHES)
 def test_every_option_reaches_the_explanations(name):
-    """A new option of `Request` needs no change in a bench; this fails until it has a value in FULL."""
-    assert all(getattr(FULL, f.name) != f.default for f in fields(Request) if f.name != "smallest")
+    """A new option of `Request` needs no change in a bench; this fails until it has a value in FULL or HELD."""
+    for f in fields(Request):
+        assert f.name == "smallest" or any(getattr(full, f.name) != f.default for full in (FULL, HELD))
     bench = load_bench(name)
     own = {"method", "options", *bench.sets, *({"seed"} if name == "faithfulness" else ())}
-    arms = bench.arms(BenchSettings(bench=name, methods=("causal", "dc-causal"), request=FULL))
-    for arm in arms:
-        for f in fields(Request):
-            if f.name not in own:
-                assert getattr(arm.request, f.name) == getattr(FULL, f.name)
-    methods = {
-        arm.request.method for arm in arms if isinstance(arm.request.method, str)
-    }  # not the control of a bench itself
-    assert methods == {"causal", "dc-causal"}
+    for full in (FULL, HELD):
+        arms = bench.arms(BenchSettings(bench=name, methods=("causal", "dc-causal"), request=full))
+        for arm in arms:
+            assert all(getattr(arm.request, f.name) == getattr(full, f.name) for f in fields(Request) if f.name not in own)
+        methods = {arm.request.method for arm in arms if isinstance(arm.request.method, str)}  # without a bench's control
+        assert methods == {"causal", "dc-causal"}
     for asked in (Request(), Request(smallest=True)):
         assert all(arm.request.smallest for arm in bench.arms(BenchSettings(bench=name, methods=("causal",), request=asked)))
 

@@ -11,7 +11,7 @@ In README.md and in the pages of docs/ an HTML comment marks the block that foll
 
 The blocks of a page run in order in a folder of their own. It contains scenes/ (twelve, from seed 100), photo.jpg (one of
 them, larger), and the bundled classifier under another name, net.onnx with names.txt. Pages that a reader follows from the
-start (`FROM_NOTHING`) begin in an empty folder. The blocks of `TRAINING` that need a library are slow tests.
+start (`FROM_NOTHING`) begin in an empty folder. Some pages are slow tests, as a whole (`LONG`) or in part (`TRAINING`).
 """
 
 import importlib
@@ -34,7 +34,8 @@ from becausal.scenes import make_scene
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FROM_NOTHING = {ROOT / "docs" / "tutorial.md", ROOT / "docs" / "theory.md", *(ROOT / "docs" / "tasks").glob("*.md")}
-TRAINING = {"tutorial.md", "release-gate.md"}  # they train networks; `pytest -m slow` runs them whole
+TRAINING = {"tutorial.md", "release-gate.md"}  # they train networks; in CI only blocks that need no library are run
+LONG = {"shortcuts.md", "two-models.md"}  # they explain whole data sets; `pytest -m slow` runs all four pages whole
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 BUNDLED = ROOT / "src" / "becausal" / "scenes" / "bundled"
 BLOCK = re.compile(r"^<!-- (run|file|output)(?: ([\w.]+))? -->\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -76,7 +77,9 @@ def prepared(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("document", [d for d in DOCUMENTS if read_blocks(d)], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "document", [d for d in DOCUMENTS if read_blocks(d) and d.name not in LONG], ids=lambda path: path.name
+)
 def test_what_a_document_says_to_type_works(document, request, prepared, tmp_path, monkeypatch, capsys):
     if document.name != "README.md":
         request.getfixturevalue("without_figures")
@@ -84,8 +87,8 @@ def test_what_a_document_says_to_type_works(document, request, prepared, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("document", [d for d in DOCUMENTS if d.name in TRAINING], ids=lambda path: path.name)
-def test_what_a_document_says_to_type_works_with_its_trained_networks(document, prepared, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if d.name in TRAINING | LONG], ids=lambda path: path.name)
+def test_what_a_long_document_says_to_type_works(document, prepared, tmp_path, monkeypatch, capsys):
     run_document(document, prepared, tmp_path, monkeypatch, capsys)
 
 

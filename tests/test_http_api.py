@@ -134,6 +134,7 @@ def scene_file(file_format):
         ("GIF", {"confidence": 0.9, "several": 2, "grain": None, "target": "bus", "max_calls": 150}, "json"),
         ("PNG", {"method": "dc-causal", "options": {"partitions": 2}, "max_calls": 200}, "form"),
         ("PNG", {"seed": 2, "contrast": True, "max_calls": 200}, "kserve"),
+        ("PNG", {"holds": 0.8, "max_calls": 900}, "form"),
     ],
 )
 def test_the_answer_is_that_of_the_library_bit_by_bit(client, bundled, tmp_path, file_format, asked, shape):
@@ -410,6 +411,12 @@ IMAGE = b64(bright_image())
         ({"image": IMAGE, "request": {"seed": "1"}}, 400, 'request.seed is "1", expected an integer'),
         ({"image": IMAGE, "request": {"seed": -1}}, 400, "seed must be at least 0"),
         ({"image": IMAGE, "request": {"fills": ["image:/etc/passwd"]}}, 400, "the server reads no files for clients"),
+        ({"image": IMAGE, "request": {"holds": 2}}, 400, "holds is a share of random backgrounds"),
+        (
+            {"image": IMAGE, "request": {"holds": 0.9, "backgrounds": "/etc"}},
+            400,
+            "backgrounds from a folder are not allowed: the server reads no files for clients",
+        ),
         ({"image": IMAGE, "request": {"fills": ["grey"] * 8}}, 400, "fills has 8 fills, expected at most 7"),
         ({"image": IMAGE, "request": {"fills": ["plaid"]}}, 400, "unknown fill 'plaid'"),
         ({"image": IMAGE, "request": {"method": "magic"}}, 400, "unknown method 'magic'"),

@@ -29,7 +29,10 @@ def kinds(cell):
     return shown, len("".join(output.get("text", "") for output in cell.outputs).splitlines())
 
 
-@every_notebook
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[] if path.stem == "first_steps" else [pytest.mark.slow], id=path.stem) for path in NOTEBOOKS],
+)
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # the kernel's sockets are left to the collector
 def test_a_notebook_runs_and_shows_what_it_showed(path, tmp_path, monkeypatch):
     notebook = nbformat.read(path, as_version=4)
@@ -37,7 +40,7 @@ def test_a_notebook_runs_and_shows_what_it_showed(path, tmp_path, monkeypatch):
         pytest.skip("torch is not installed")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     place = {"metadata": {"path": str(tmp_path)}}
-    ran = nbclient.NotebookClient(copy.deepcopy(notebook), timeout=120, resources=place).execute()
+    ran = nbclient.NotebookClient(copy.deepcopy(notebook), timeout=600, resources=place).execute()
     for before, after in zip(code_cells(notebook), code_cells(ran), strict=True):
         assert kinds(before) == kinds(after), before.source
 

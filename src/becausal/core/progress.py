@@ -13,7 +13,7 @@ class Status:
     Attributes:
         image: The image's name.
         index: Its number, from 0, among the images of the run.
-        stage: What is being done: "search", "extract", "minimise" or "verify".
+        stage: What is being done: "search", "extract", "minimise", "backgrounds" or "verify".
         calls: Model calls so far.
         max_calls: The limit on them, None for none.
         size: Share of the view in the smallest sufficient set so far.

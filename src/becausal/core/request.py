@@ -4,7 +4,6 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Real
-from os import PathLike, fspath
 from typing import Any, Literal, Self
 
 from becausal.core.contracts import Grid
@@ -201,8 +200,6 @@ class Request:
             raise OptionError(f"holds must be at most {MOST_HOLDS}, not {self.holds}: more would take too many backgrounds")
         if self.contrast or self.several > 1:
             raise OptionError("holds is for a single sufficient set: leave out contrast and several")
-        if isinstance(self.backgrounds, PathLike):
-            object.__setattr__(self, "backgrounds", fspath(self.backgrounds))
         if not (self.backgrounds is None or isinstance(self.backgrounds, str) or callable(self.backgrounds)):
             raise OptionError(f"backgrounds are a folder of images or a function of view and rng, not {self.backgrounds!r}")
 

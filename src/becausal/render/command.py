@@ -28,6 +28,10 @@ def format_command(explanation: ExplanationRecord) -> str:
     if request.smallest:
         lines[-1].append("--smallest")
     lines.append([word for fill in origin.fills for word in ("--fill", fill) if origin.fills != default.fills])
+    if request.holds is not None:
+        lines[-1] += ["--holds", f"{request.holds:.6g}"]
+    if isinstance(request.backgrounds, str):  # a function can be given from Python only
+        lines[-1] += ["--backgrounds", request.backgrounds]
     if request.grain != default.grain:
         lines[-1] += ["--grain", "none" if request.grain is None else str(request.grain)]
     if origin.seed != default.seed:

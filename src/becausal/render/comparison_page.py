@@ -19,7 +19,7 @@ from becausal.render.comparison import (
 from becausal.render.pages import data_uri, render_page
 from becausal.render.painting import as_png, colour_stops, paint_explanation, paint_image, paint_map
 from becausal.render.sheets import lay_out
-from becausal.render.wording import as_text, describe_target, question
+from becausal.render.wording import as_text, describe_purpose, describe_target, question
 
 MEANINGS = {
     "size": "share of the view in the explanation: the set found by the method itself (causal), else the shortest prefix "
@@ -58,6 +58,7 @@ def render_comparison(comparison: Comparison) -> str:
         signal=data_uri(comparison_png(comparison)) if is_signal else "",
         cards=[] if is_signal else _paint_cards(comparison),
         has_levels=len(comparison.first.levels) > 1,
+        purpose=describe_purpose(comparison.first.level),
         colour_stops=colour_stops(),
         percentile=CLIP_PERCENTILE,
     )

@@ -9,8 +9,6 @@ from io import BytesIO
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from becausal.core.checks import CheckedSet
 from becausal.core.explanation import ExplanationRecord
 from becausal.render.painting import (
@@ -97,13 +95,9 @@ def signal_png(explanation: ExplanationRecord) -> bytes:
 
 def png_bytes(figure: "Figure") -> bytes:
     """The figure as the content of a PNG file; the same figure gives the same bytes."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from PIL import Image
-
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()  # once: savefig would draw it twice, the first time for its layout
     buffer = BytesIO()
-    Image.fromarray(np.asarray(canvas.buffer_rgba())).save(buffer, "PNG", compress_level=COMPRESSION, dpi=(DPI, DPI))
+    options = {"compress_level": COMPRESSION}
+    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None}, pil_kwargs=options)
     return buffer.getvalue()
 
 

@@ -14,6 +14,7 @@ COLORMAP = "inferno"  # perceptually uniform, legible in print and with colour v
 COMPRESSION = 3  # of PNG files: the default takes twice as long for photographs, and saves a few per cent
 LUMA = np.array([0.299, 0.587, 0.114])
 COLOURS = ("#ffffff", "#00d5ff", "#ff4fd8", "#7dff4f", "#ffb000", "#b09bff")  # of the outlines, the first explanation first
+INNER_COLOURS = ("#00e0ff", "#ffe14d", "#ff6ec7")  # of the levels inside the outer line, the innermost first
 _DARK, _GREY = np.array([12.0, 14.0, 18.0]), np.array([128.0, 128.0, 128.0])
 _VEIL, _UNSEEN = 0.5, 0.64  # how much white covers what is not in the explanation, and what the model does not see
 
@@ -32,7 +33,7 @@ def line_of(number: int, count: int) -> ContourLine:
     """The line of a level, from 0 for the innermost, of `count` levels."""
     if number == count - 1:
         return ContourLine(COLOURS[0], 1.0)
-    return ContourLine("#00e0ff", 1.5) if number == 0 else ContourLine("#ffe14d", 1.0)
+    return ContourLine(INNER_COLOURS[min(number, len(INNER_COLOURS) - 1)], 1.5 if number == 0 else 1.0)
 
 
 def paint_image(sheet: Sheet) -> Painted:

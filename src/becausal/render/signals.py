@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _CURVES = ("#3b4754", "#7b5ea7", "#2f7f79", "#9a6a2f")  # more channels than this are averaged
 SHADES = ("#f4a340", "#2f9fd0", "#d9559a", "#4fa832", "#8b64d8", "#b08d00")  # the first explanation first
 SHADE = 0.35  # opacity
-_INNER = ("#b3341c", "#dd6b20")  # of inner levels, the smallest first
+_INNER = ("#b3341c", "#dd6b20", "#e98a33")  # of inner levels, the smallest first
 _MAP = "#b5367a"
 _SOFT = "#68717c"
 _FAINT = "#c3c9d0"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from becausal.core.checks import CheckedSet, Level
 from becausal.core.explanation import ExplanationRecord, NamedScore
-from becausal.render.certificates import describe_certificate
+from becausal.render.certificates import describe_certificate, describe_share
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def headline(explanation: ExplanationRecord) -> tuple[Span, ...]:
         spans += [Span(f"{share} of the {unit}s ({explanation.pixels:,}) alone "), *_kept(explanation)]
         spans.append(Span(_describe_confidence(explanation)))
         if explanation.level.certificate is not None:
-            spans.append(Span(f", and on at least {format_share(explanation.level.certificate.share)} of backgrounds"))
+            spans.append(Span(f", and keep it on {describe_share(explanation.level.certificate)}"))
         if explanation.origin.contrast and explanation.checks.necessary:
             spans.append(Span(f", and when they are masked, {_lost(explanation)} is lost"))
         spans.append(Span("."))
@@ -184,7 +184,7 @@ def describe_pieces(found: CheckedSet) -> str:
 def describe_purpose(level: Level) -> str:
     """What a level keeps: the label, half of the confidence, most of the confidence (90 %)."""
     if level.certificate is not None:
-        return "the label on random backgrounds"
+        return f"the label on {describe_share(level.certificate)}"
     named = {0.0: "the label", 0.5: "half of the confidence", 0.9: "most of the confidence (90 %)"}
     return named.get(level.share, f"{format_share(level.share)} of the confidence")
 
@@ -203,6 +203,8 @@ def list_claims(found: CheckedSet) -> list[str]:
     checks = found.checks
     claims = [f"confidence {alone}"] if (alone := format_confidence(checks.confidence)) else []
     claims.append("sufficient" if checks.sufficient else "NOT sufficient")
+    if isinstance(found, Level) and found.certificate is not None:
+        claims.append(f"also on {found.certificate.kept:,} of {found.certificate.asked:,} backgrounds")
     if checks.minimal_grain is not None:
         claims.append(f"minimal at {_format_grain(checks.minimal_grain, found)}")
     if checks.necessary is not None:

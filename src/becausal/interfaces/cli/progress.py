@@ -136,7 +136,7 @@ class SearchProgress:
         if self.is_stopping and not self._interrupts.has_raised:
             self._interrupts.has_raised = True
             raise KeyboardInterrupt
-        text = f"{status.stage:<8} {status.calls:>6,} calls, explanation {format_share(status.size)}"
+        text = f"{status.stage:<11} {status.calls:>6,} calls, explanation {format_share(status.size)}"
         if self._count == 1:
             self._bar.update(status.calls, status.max_calls, text)
         else:

@@ -23,6 +23,15 @@ if TYPE_CHECKING:
 PRIVATE = ("header", "token_env", "ca", "cache", "cache_mb")  # endpoint options that are never taken from a record
 MOST_BYTES = 2**33  # of the masks that test whether a set is minimal
 
+SameBackgrounds = Annotated[
+    Path | None,
+    typer.Option(
+        "--backgrounds",
+        metavar="DIR",
+        help="The folder that the random backgrounds of the level any came from, if it was made with --backgrounds.",
+    ),
+]
+
 
 @options.expand_options
 def verify(
@@ -47,6 +56,7 @@ def verify(
             help="Use the model that the saved explanation names, even if that runs code or calls a server.",
         ),
     ] = False,
+    backgrounds: SameBackgrounds = None,
     as_json: options.AsJson = False,
     loading: options.LoadingOptions,
 ) -> None:
@@ -61,6 +71,7 @@ def verify(
     - `becausal verify becausal-out/photo`
     - `becausal verify becausal-out/photo --model python:mine.py:predict`
     - `becausal verify becausal-out/photo --model other.onnx --json`
+    - `becausal verify becausal-out/photo --backgrounds streets/`
     """
     from becausal.api import verify as verify_claims
     from becausal.api.explanation import Explanation
@@ -69,7 +80,7 @@ def verify(
     check_size(explanation)
     classifier = load_again(explanation.origin, model, loading, trust=trust)
     try:
-        claims = verify_claims(explanation, classifier)
+        claims = verify_claims(explanation, classifier, backgrounds=backgrounds)
     except IndexError:
         raise OutputError(f"the model has no class {explanation.label_id}: it is not the model that was explained") from None
     notes = compare_models(explanation, classifier)

@@ -202,7 +202,7 @@ def _job_schema() -> Schema:
             "calls": {"type": "integer", "description": "Model calls so far."},
             "max_calls": {"type": ["integer", "null"], "description": "The limit on them, if the request has one."},
             "ahead": {"type": "integer", "description": "Jobs before this one in the queue."},
-            "stage": _text("What is being done: search, extract, minimise or verify."),
+            "stage": _text("What is being done: search, extract, minimise, backgrounds or verify."),
             "size": {"type": "number", "description": "Share of the view in the smallest sufficient set so far."},
             "error": _text("Why the job failed."),
             "result": _RECORD,

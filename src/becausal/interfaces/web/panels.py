@@ -18,6 +18,7 @@ ACTIVITIES = {
     "search": "masking parts of the image",
     "extract": "selecting the first pixels of the ranking",
     "minimise": "removing pixels that are not needed",
+    "backgrounds": "evaluating on random backgrounds",
     "verify": "verifying the result",
 }
 

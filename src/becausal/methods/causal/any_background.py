@@ -31,10 +31,10 @@ CONFIDENCE = 0.95  # of the certificate
 TRIES = 5  # sets that are evaluated on fresh backgrounds, at most; each has its part of the permitted error
 FRESH = 100  # backgrounds of a certificate; more where its share demands it
 PANEL = 12  # backgrounds that every set on the way has to hold on
-SCREENED, SKIPPED = 48, 2  # backgrounds of which these are the hardest, but for so many: a few may fail
+SCREENED = 48  # backgrounds of which these are the hardest
 HARDEST = 2  # of the panel, on which candidates are compared
 WAVE = 4  # backgrounds of the panel that are evaluated at a time
-KEPT = 0.2  # share of the confidence that is kept on the panel
+KEPT = 0.3  # share of the confidence that is kept on the panel
 STARTS = (0.25, 0.5, 0.75)  # shares of the patches that the search may start from
 LEAST = 4.0  # cells of a part
 SHARE = 0.15  # of the cells that a part has at first, after the larger cells
@@ -88,12 +88,12 @@ class Panel:
         return True
 
     def screen(self, visible: Visible) -> Search[None]:
-        """Evaluate a set on further backgrounds, and keep the hardest of all but a few."""
+        """Evaluate a set on further backgrounds, and keep the hardest of all."""
         size = len(self.numbers)
         fresh = np.arange(size, SCREENED)
         answers = yield with_hints(_copies(visible, len(fresh)), draws=fresh)
         self.add(fresh, answers.margin)
-        hardest = np.sort(self._order()[SKIPPED : SKIPPED + size])
+        hardest = np.sort(self._order()[:size])
         self.numbers, self.margins = self.numbers[hardest], self.margins[hardest]
 
     def add(self, numbers: NDArray[np.intp], margins: NDArray[np.float64]) -> None:
