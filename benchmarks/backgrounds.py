@@ -27,14 +27,13 @@ from photobombing import Photobomb
 import becausal
 from becausal.core.checks import ANY, Level
 from becausal.core.contracts import Classifier, Pixels
-from becausal.core.metrics import transfer
+from becausal.core.metrics import HELD_OUT, HELD_OUT_COUNT, transfer
 from becausal.core.problem import Problem
 from becausal.engine.engine import Engine
 from becausal.images.backgrounds import FunctionBackgrounds, RandomBackgrounds
 from becausal.images.loading import load_image
 
 ROBUST = ("grey", "black", "white", "blur")
-FIRST = 2_000_000  # number of the first held-out background
 TILES = 8  # along each side
 SEED = 0
 
@@ -91,7 +90,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--set", default="report", choices=("report", "tune"))
     parser.add_argument("--count", type=int, default=100, help="number of images, evenly spaced")
     parser.add_argument("--holds", type=float, default=0.9)
-    parser.add_argument("--draws", type=int, default=40, help="held-out backgrounds of each family")
+    parser.add_argument("--draws", type=int, default=HELD_OUT_COUNT, help="held-out backgrounds of each family")
     parser.add_argument("--out", type=Path, default=Path("backgrounds.csv"))
     return parser.parse_args()
 
@@ -123,7 +122,7 @@ def measure(answer: becausal.Explanation, level: Level | None, model: Classifier
     label = replace(answer.target, floor=0.0)
     for name, sampler in samplers.items():
         problem = Problem(answer.view, answer.backgrounds, label, sampler=sampler)
-        search = transfer(level.visible, first=FIRST, count=1 if name == "mean" else draws)
+        search = transfer(level.visible, first=HELD_OUT, count=1 if name == "mean" else draws)
         row[name] = Engine(model).run(problem, search).result.share
     bound = "" if level.certificate is None else level.certificate.bound
     return row | {"size": level.size, "pieces": level.pieces, "bound": bound}

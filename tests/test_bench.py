@@ -78,7 +78,7 @@ SMALL = {
 COLUMNS = {
     "occlusion": {"right_5", "right_50", "size"},
     "scenes": {"precision", "recall", "overlap", "clear", "pieces_share", "level"},
-    "fills": {"fill", "overlap", "like_grey"},
+    "fills": {"fill", "overlap", "like_grey", "backgrounds"},
     "exact": {"optimal", "ratio", "rank", "kind"},
     "convergence": {"step", "by", "set_agreement", "map_agreement"},
     "misclassified": {"kind", "overlap"},

@@ -24,6 +24,7 @@ from becausal.core.errors import ImageError, OptionError, OutputError, TargetErr
 from becausal.core.metrics import area_under, overlap, prefixes, trace_curves
 from becausal.core.problem import Problem
 from becausal.core.searches import Done, step
+from becausal.images.backgrounds import RandomBackgrounds
 from becausal.interfaces.cli.app import main
 from becausal.methods import METHODS, Method
 from becausal.render.comparison import (
@@ -278,7 +279,22 @@ def test_label_only_models_have_no_curves(tmp_path: Path) -> None:
     assert "All use fill #00000A." in (tmp_path / "comparison.html").read_text(encoding="utf-8")
     record = json.loads((tmp_path / "comparison.json").read_text())
     assert record["rows"][0]["insertion"] is None
+    assert 0 <= record["rows"][0]["backgrounds"] <= 1
     assert record["confidence"] is None
+
+
+def test_backgrounds_are_held_out_and_are_not_among_the_calls() -> None:
+    """The set of each method, counted by hand on the random backgrounds from 2,000,000 on."""
+    for row in compared().rows:
+        found = row.explanation
+        assert found is not None
+        sampler = RandomBackgrounds(found.view, found.origin.seed)
+        grounds = np.stack([sampler.draw(2_000_000 + k) for k in range(40)])
+        labels = bundled().classify(np.where(found.visible[..., None], found.view, grounds)).argmax(axis=1)
+        assert row.transfer is not None
+        assert (row.transfer.kept, row.transfer.asked) == (int((labels == found.label_id).sum()), 40)
+        assert row.record()["backgrounds"] == row.transfer.share
+        assert row.record()["calls"] == found.calls
 
 
 def test_choosing_methods() -> None:
@@ -314,7 +330,7 @@ def test_files(tmp_path: Path) -> None:
     assert record["label"] == SCENE.label
     assert record["truth_pixels"] == int(SCENE.occluder.sum())
     assert [row["method"] for row in record["rows"]] == list(METHODS_USED)
-    keys = ("size", "overlap", "insertion", "deletion")
+    keys = ("size", "overlap", "insertion", "deletion", "backgrounds")
     assert all(math.isfinite(row[key]) for row in record["rows"] for key in keys)
     image = Image.open(BytesIO((folder / "comparison.png").read_bytes()))
     assert min(image.size) > 400

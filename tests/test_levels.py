@@ -26,8 +26,8 @@ from becausal.core.request import SHARES
 from becausal.core.searches import BudgetedRun, Done, keeping, showing, step
 from becausal.core.targets import Target, quantise_margin, with_floor
 from becausal.methods import make_explainer
-from becausal.methods.causal.ordering import order_map
-from becausal.methods.causal.survey import balanced_halves
+from becausal.methods.causal.ordering import measure_effects, order_map
+from becausal.methods.causal.survey import Survey, balanced_halves
 from becausal.testing import MaskClassifier
 
 seeds = st.integers(0, 2**32 - 1)
@@ -132,11 +132,10 @@ def check_needed(levels, model, grain=None):
 
 
 def check_order(saliency, levels):
-    """The pixels of a level come before those outside of it."""
+    """The pixels of the last level come before those outside of it."""
     assert np.isfinite(saliency).all()
-    for level in levels:
-        if not level.visible.all():
-            assert saliency[level.visible].min() > saliency[~level.visible].max()
+    last = levels[-1].visible
+    assert last.all() or saliency[last].min() > saliency[~last].max()
 
 
 # The definition
@@ -886,3 +885,28 @@ def test_the_best_set_on_the_way_keeps_the_floor():
     run.note(wave, Answers(np.array([True, True, False]), np.array([1.0, 1.0, -1.0]), np.array([0.7, 0.5, 0.9]), 3))
     assert run.pixels == 3
     assert run.spent == 3
+
+
+def test_effects_inside_and_beside_an_explanation_are_those_of_an_additive_model():
+    """Where the confidence is a sum over pixels, a fit to balanced halves finds the order of the weights."""
+    rng = np.random.default_rng(4)
+    weights = rng.permutation(64).reshape(8, 8) / 64 / 64
+    explanation = np.zeros((8, 8), bool)
+    explanation[2:6, 2:6] = True
+    survey = Survey(cells((8, 8), 2), np.zeros(16))  # sixteen patches, each a cell of 2 pixels
+    search = measure_effects(survey, explanation, 2, context=40, inside=12, rng=rng)
+    waves, state = [], step(search, None)
+    while not isinstance(state, Done):
+        waves.append(np.asarray(state))
+        confidence = (state * weights).sum(axis=(1, 2))
+        state = step(search, Answers(np.ones(len(state), bool), np.zeros(len(state)), confidence, 0))
+    beside, inside = waves
+    assert beside[:, explanation].all()
+    assert inside[:, ~explanation].all()
+    worth = np.bincount(survey.patch.ravel(), (weights * ~explanation).ravel())
+    free = worth > 0
+    assert np.argsort(state.result.beside[free]).tolist() == np.argsort(worth[free]).tolist()
+    assert (state.result.inside[~explanation] == 0).all()
+    own = np.unique(survey.patch[explanation])
+    found = [state.result.inside[survey.patch == patch].max() for patch in own]
+    assert np.argsort(found).tolist() == np.argsort([weights[survey.patch == patch].sum() for patch in own]).tolist()

@@ -434,7 +434,7 @@ MAKE = {
     "phasewin": lambda: PhaseWin(patches=6),
     "phasewin, no rest": lambda: PhaseWin(patches=6, rest=False),
 }
-CELLS = {"hsic": lambda: Hsic(samples=150, grid=4), "sobol": lambda: Sobol(designs=10, grid=4)}
+CELLS = {"hsic": lambda: Hsic(samples=150, grid=4), "sobol": lambda: Sobol(designs=24, grid=4)}
 
 
 @pytest.mark.parametrize("labels", [False, True], ids=["scores", "labels"])

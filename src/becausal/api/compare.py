@@ -13,6 +13,7 @@ import numpy as np
 
 from becausal.api import Failure, Request, Status, explain_many
 from becausal.api.explanation import Explanation
+from becausal.api.transferring import measure_transfer
 from becausal.core.comparison import Comparison, Row
 from becausal.core.contracts import Classifier, Visible
 from becausal.core.errors import BecausalError, FillError, ImageError, OptionError, OutputError, TargetError
@@ -97,7 +98,8 @@ def _run(picture: Any, classifier: Classifier, request: Request, progress: Watch
         if isinstance(answer, Failure):
             raise answer.error
         seconds = time.perf_counter() - begun
-        return Row(method, answer, _measure(answer, classifier), seconds=seconds, needs=METHODS[method].needs)
+        curves, kept = _measure(answer, classifier), measure_transfer(answer, classifier)
+        return Row(method, answer, curves, transfer=kept, seconds=seconds, needs=METHODS[method].needs)
     except (ImageError, TargetError, FillError, OutputError):
         raise  # the same for every method
     except BecausalError as error:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from becausal.api.explanation import Explanation
+from becausal.api.transferring import measure_transfer
 from becausal.bench.findings import (
     CALLS,
     SIZE,
@@ -27,13 +28,17 @@ from becausal.bench.plan import Arm, Bench, BenchSettings, Subject, make_request
 from becausal.bench.selection import select_images
 from becausal.bench.statistics import estimate
 from becausal.core.contracts import Classifier
-from becausal.core.metrics import iou, overlap
+from becausal.core.metrics import HELD_OUT_COUNT, iou, overlap
 
 GREYS = ("black", "#202020", "#404040", "#606060", "grey", "#a0a0a0", "#c0c0c0", "white")
 FILLS = (*GREYS, "mean", "blur", "noise")
 
 OVERLAP = Measure("overlap", Column("on occluder", "share", None, "share of the explanation on the occluder"))
 CLEAR = Measure("clear", Column("clear", "share", None, "explanations without any pixel of the occluder"), True)
+BACKGROUNDS = Measure(
+    "backgrounds",
+    Column("backgrounds", "share", None, f"share of {HELD_OUT_COUNT} random backgrounds on which it keeps the label"),
+)
 LIKE_GREY = Measure("like_grey", Column("IoU with grey", "share", None, "IoU with the explanation for the fill grey"))
 
 
@@ -43,12 +48,12 @@ def make_arms(settings: BenchSettings) -> list[Arm]:
 
 
 def measure(subject: Subject, explanation: Explanation, classifier: Classifier) -> Row:
-    """Overlap of the explanation and the occluder, if it is known."""
-    occluder = subject.masks.get("occluder")
+    """The share of held-out backgrounds that keep the label; overlap of the explanation and the occluder, if it is known."""
+    found: Row = {"backgrounds": measure_transfer(explanation, classifier).share}
+    occluder, visible = subject.masks.get("occluder"), explanation.visible
     if occluder is None or not occluder.any():
-        return {}
-    visible = explanation.visible
-    return {"overlap": overlap(visible, occluder), "clear": int(not (visible & occluder).any())}
+        return found
+    return found | {"overlap": overlap(visible, occluder), "clear": int(not (visible & occluder).any())}
 
 
 def compare_rows(rows: list[Row]) -> list[Row]:
@@ -68,7 +73,9 @@ def summarise(rows: Sequence[Row]) -> Findings:
     """Means for each fill, and their range: between fills, and for a single image."""
     found = successful(rows)
     has_occluder = any(row.get("overlap") is not None for row in found)
-    measures = (SIZE, *((OVERLAP, CLEAR) if has_occluder else ()), LIKE_GREY, CALLS)
+    has_transfer = any(row.get("backgrounds") is not None for row in found)  # not in older files
+    more = (*((OVERLAP, CLEAR) if has_occluder else ()), *((BACKGROUNDS,) if has_transfer else ()))
+    measures = (SIZE, *more, LIKE_GREY, CALLS)
     by_fill = measure_table(
         "fills", "By fill", found, measures, by=Grouping(("method", "fill")),
         note="An image is missing for a fill if the fully masked image already has the label.",

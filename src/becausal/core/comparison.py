@@ -8,7 +8,7 @@ import numpy as np
 from becausal.core.checks import number_or_none
 from becausal.core.contracts import Needs, Visible
 from becausal.core.explanation import ExplanationRecord
-from becausal.core.metrics import STEPS, Curves
+from becausal.core.metrics import STEPS, Curves, Transfer
 
 SCHEMA = "becausal/comparison/1"
 
@@ -18,13 +18,14 @@ class Row:
     """What one method found and how it measured up, or why it could not run.
 
     overlap: the share of the explanation on the photobomber; None without its truth. curves: insertion and deletion;
-    None for a model that returns labels only. seconds: the method with extraction, and minimising where that was asked.
+    None for a model that returns labels only. transfer: on how many held-out random backgrounds it keeps the label. seconds: the method with extraction, and minimising where that was asked.
     """
 
     method: str
     explanation: ExplanationRecord | None = None
     curves: Curves | None = None
     overlap: float | None = None
+    transfer: Transfer | None = None
     seconds: float = 0.0
     needs: Needs = "labels"
     error: str | None = None
@@ -52,6 +53,7 @@ class Row:
             "overlap": self.overlap,
             "insertion": None if curves is None else curves.insertion_area,
             "deletion": None if curves is None else curves.deletion_area,
+            "backgrounds": None if self.transfer is None else self.transfer.share,
             "confidence": number_or_none(found.checks.confidence),
             "sufficient": found.checks.sufficient,
             "minimal_grain": found.checks.minimal_grain,

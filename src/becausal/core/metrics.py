@@ -19,6 +19,7 @@ from becausal.core.extract import prefix, ranking
 from becausal.core.intervals import exact_interval
 
 STEPS = 50
+HELD_OUT, HELD_OUT_COUNT = 2_000_000, 40  # random backgrounds of `transfer`: the number of the first, and how many
 
 
 @dataclass(frozen=True, eq=False)

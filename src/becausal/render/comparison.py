@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     "method", "size", "label size", "minimal", "overlap", "insertion", "deletion",
-    "confidence", "pieces", "calls", "seconds",
+    "backgrounds", "confidence", "pieces", "calls", "seconds",
 )  # fmt: skip
 CLIP_PERCENTILE = 99  # maps are clipped here and at 100 minus this, so that a few extreme pixels do not hide the rest
 _SIDE, _GAP, _HEAD, _MARGIN = 1.62, 0.30, 0.42, 0.30  # inches
@@ -43,6 +43,7 @@ def format_row(row: Row) -> dict[str, str]:
         "overlap": "" if row.overlap is None else format_share(row.overlap),
         "insertion": "" if curves is None else f"{curves.insertion_area:.3f}",
         "deletion": "" if curves is None else f"{curves.deletion_area:.3f}",
+        "backgrounds": "" if row.transfer is None else format_share(row.transfer.share),
         "confidence": format_confidence(found.checks.confidence),
         "pieces": f"{found.pieces:,}",
         "calls": f"{found.calls:,}",

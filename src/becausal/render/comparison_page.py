@@ -3,7 +3,7 @@
 from typing import Any
 
 from becausal.core.comparison import Comparison, Row
-from becausal.core.metrics import STEPS
+from becausal.core.metrics import HELD_OUT_COUNT, STEPS
 from becausal.render.comparison import (
     CLIP_PERCENTILE,
     choose_columns,
@@ -29,12 +29,16 @@ MEANINGS = {
     "overlap": "share of the explanation that lies on the occluder",
     "insertion": f"area under the label's probability while pixels are revealed, highest first, in {STEPS} steps",
     "deletion": f"area under the label's probability while pixels are masked, highest first, in {STEPS} steps",
+    "backgrounds": f"share of {HELD_OUT_COUNT} random backgrounds, which no search has seen, on which the explanation keeps the "
+    "label",
     "confidence": "probability of the label when only the explanation is visible",
     "pieces": "connected components of the explanation",
     "calls": "masked images evaluated by the model, including extraction; gradients are not counted",
     "seconds": "run time of the method with extraction, without the metrics",
 }
-ARROWS = {"size": "↓", "label size": "↓", "overlap": "↓", "insertion": "↑", "deletion": "↓"}  # which direction is better
+ARROWS = {
+    "size": "↓", "label size": "↓", "overlap": "↓", "insertion": "↑", "deletion": "↓", "backgrounds": "↑",
+}  # which direction is better  # fmt: skip
 CONTROLS = ("random", "centre")
 
 
@@ -98,6 +102,8 @@ def _value(row: Row, column: str) -> float | None:
             return None if row.curves is None else row.curves.insertion_area
         case "deletion":
             return None if row.curves is None else row.curves.deletion_area
+        case "backgrounds":
+            return None if row.transfer is None else row.transfer.share
     return None
 
 
