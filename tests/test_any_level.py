@@ -332,11 +332,11 @@ def test_verifying_counts_the_same_backgrounds_again():
 
 
 def test_verifying_sees_a_model_that_has_changed():
-    def stricter(batch):
-        yes = np.where(scores_of(batch) > 0.999, 0.9, 0.1)
+    def in_the_dark(batch):
+        yes = np.where(np.asarray(batch).mean(axis=(1, 2, 3)) < 110, scores_of(batch), 0.1)
         return np.stack([1 - yes, yes], axis=1)
 
-    claim = any_claim(explained(), stricter)
+    claim = any_claim(explained(), in_the_dark)
     assert not claim.holds
     assert claim.found != claim.stated
     assert re.fullmatch(r"\d+ of 100", claim.found)

@@ -346,6 +346,19 @@ def test_passing_the_list_of_models_keeps_the_answer(visit):
     assert fetched.value.suggested_filename == "becausal-bus.zip"
 
 
+def test_a_fourth_level_holds_on_any_background(visit):
+    page = visit()
+    page.click("button:has-text('More options')")
+    page.click("#bc-share label:has-text('any background')")
+    explain(page)
+    page.wait_for_selector("#bc-reveal button >> nth=3")
+    assert "on at least 90 % of backgrounds" in page.inner_text(".bc-say").replace("\xa0", " ")
+    assert "the label on at least 90" in page.inner_text(".bc-levels")
+    assert page.locator(".bc-levels .bc-swatch").count() == 4
+    assert "any background: yes" in page.inner_text(".bc-checks")
+    keep(page, "serve-any")
+
+
 def test_several_explanations_and_two_methods_side_by_side(visit):
     page = visit()
     page.click("#bc-image [data-example='1']")

@@ -260,30 +260,27 @@ def test_stop_keeps_the_best_so_far(client):
     assert "Stopped early" in page
 
 
-def test_many_clients_at_once_get_their_own_answers(tmp_path):
+def test_many_clients_at_once_get_their_own_answers(port):
     """The reduced form; `pytest -m slow` has 30 clients for two minutes."""
-    check_load(clients=3, seconds=60, rounds=1, images=3)
+    report = load.run(port, 0, load.make_cases(3), clients=3, seconds=60, rounds=1)
+    assert report.errors == []
+    assert report.rounds == 3
 
 
 @pytest.mark.slow
 def test_thirty_clients_for_two_minutes():
-    report = check_load(clients=30, seconds=120, rounds=None, images=60)
-    assert report.memory_peak < 1200
-    assert report.memory_peak < report.memory_half + 150  # it does not keep growing
-
-
-def check_load(*, clients, seconds, rounds, images):
-    cases = load.make_cases(images)
+    cases = load.make_cases(60)
     process, port = load.start_server()
     try:
-        report = load.run(port, process.pid, cases, clients=clients, seconds=seconds, rounds=rounds)
+        report = load.run(port, process.pid, cases, clients=30, seconds=120)
     finally:
         process.terminate()
         process.wait(30)
         process.stdout.close()
     assert report.errors == []
-    assert report.rounds >= clients
-    return report
+    assert report.rounds >= 30
+    assert report.memory_peak < 1200
+    assert report.memory_peak < report.memory_half + 150  # it does not keep growing
 
 
 def test_serve_says_in_a_line_what_is_wrong(capsys, port):

@@ -402,6 +402,9 @@ def test_the_values_of_the_controls_become_a_request(model):
     assert make_request(TOP_LABELS, model, 128, LIMITS) == becausal.api.Request(grain=4, max_calls=2000)
     assert make_request(TOP_LABELS, model, 128, LIMITS).shares == (0.0, 0.5, 0.9)
     assert make_request(TOP_LABELS, model, 128, LIMITS, share=0.0).smallest
+    on_any = make_request(TOP_LABELS, model, 128, LIMITS, share="any")
+    assert (on_any.holds, on_any.shares) == (0.9, (0.0, 0.5, 0.9))
+    assert make_request(TOP_LABELS, model, 128, LIMITS, share="any", several=2).holds is None
 
 
 def test_any_option_of_a_request_can_get_a_control(model):

@@ -18,7 +18,8 @@ class Row:
     """What one method found and how it measured up, or why it could not run.
 
     overlap: the share of the explanation on the photobomber; None without its truth. curves: insertion and deletion;
-    None for a model that returns labels only. transfer: on how many held-out random backgrounds it keeps the label. seconds: the method with extraction, and minimising where that was asked.
+    None for a model that returns labels only. transfer: on how many held-out random backgrounds the label is kept.
+    seconds: the method with extraction, and minimising where that was asked.
     """
 
     method: str

@@ -29,8 +29,8 @@ MEANINGS = {
     "overlap": "share of the explanation that lies on the occluder",
     "insertion": f"area under the label's probability while pixels are revealed, highest first, in {STEPS} steps",
     "deletion": f"area under the label's probability while pixels are masked, highest first, in {STEPS} steps",
-    "backgrounds": f"share of {HELD_OUT_COUNT} random backgrounds, which no search has seen, on which the explanation keeps the "
-    "label",
+    "backgrounds": f"share of {HELD_OUT_COUNT} random backgrounds that no search has seen on which the explanation "
+    "keeps its label",
     "confidence": "probability of the label when only the explanation is visible",
     "pieces": "connected components of the explanation",
     "calls": "masked images evaluated by the model, including extraction; gradients are not counted",

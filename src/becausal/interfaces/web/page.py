@@ -145,7 +145,7 @@ class Page:
         method: str,
         fill: str,
         label: int,
-        share: float,
+        share: float | str,
         cells: int,
         several: int,
         calls: float,
@@ -197,7 +197,7 @@ class Page:
         return results.render_witness(explanation, witness, row, column, session.publisher("witness"))
 
     async def compare(
-        self, method: str, other: str, fill: str, label: int, share: float, calls: float, request: gr.Request
+        self, method: str, other: str, fill: str, label: int, share: float | str, calls: float, request: gr.Request
     ) -> AsyncIterator[Updates]:
         """Run two methods, one after the other, then show them side by side."""
         session = self._session(request)

@@ -33,7 +33,7 @@ from becausal.render.wording import (
 )
 
 VISIBLE_DIP = 0.1  # fall of the confidence behind the explanation that needs a sentence
-CHECKS = ("sufficient", "minimal", "necessary")  # of all checks, those shown on the page
+CHECKS = ("sufficient", "any background", "minimal", "necessary")  # of all checks, those shown on the page
 
 
 def render_explanation(explanation: Explanation, token: str, publish: Publish = embed) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from becausal.api import Request, explain_many
 from becausal.api.compare import compare_methods
 from becausal.api.explanation import Explanation
+from becausal.core.checks import ANY
 from becausal.core.contracts import Classifier, Pixels
 from becausal.core.errors import AnswerError, NetworkError, OptionError
 from becausal.core.request import FILLS
@@ -19,8 +20,14 @@ from becausal.interfaces.web.predictions import RankingSteps, TopLabels, predict
 from becausal.interfaces.web.sessions import StoredResult
 from becausal.methods import METHODS
 
-#: Share of the confidence that the explanation must keep, by its name on the page; 0.9 with the two levels inside it.
-CONFIDENCE_SHARES = {"three levels: label, half and 90 % of the confidence": 0.9, "label only": 0.0}
+#: Share of the confidence that the explanation must keep, by its name on the page; 0.9 with the two levels inside it, and
+#: "any" with a level around them that holds on random backgrounds.
+CONFIDENCE_SHARES: dict[str, float | str] = {
+    "three levels: label, half and 90 % of the confidence": 0.9,
+    "four levels: these, and the label on any background": ANY,
+    "label only": 0.0,
+}
+HOLDS = 0.9  # share of random backgrounds
 #: Cells along the longest side of the view, by the level of detail on the page.
 CELL_COUNTS = {"fine": 56, "medium": 32, "coarse": 16}
 MAX_EXPLANATIONS = 4
@@ -35,14 +42,14 @@ def make_request(
     *,
     fill: str = "grey",
     label: int | None = None,
-    share: float = 0.9,
+    share: float | str = 0.9,
     cells: int = 32,
     max_calls: int = 2000,
     **options: Any,
 ) -> Request:
     """The request for the values of the page's controls; raises OptionError for a value that is not offered.
 
-    side: longest side of the view in pixels. label: id, None for the top label. share: of the confidence, to keep.
+    side: longest side of the view in pixels. label: id, None for the top label. share: see `CONFIDENCE_SHARES`.
     cells: along the longest side. options: further fields of `Request`, by name.
     """
     ranks = {label_id: rank for rank, (label_id, _, _) in enumerate(top_labels, start=1)} | {None: 1}
@@ -60,14 +67,16 @@ def make_request(
         raise OptionError(
             f"the maximum number of model calls must be between 10 and {limits.max_calls:,}, not {max_calls:,}"
         )
-    output = classifier.info.output
+    output, is_any = classifier.info.output, share == ANY
+    kept = 0.9 if is_any else float(share)
     several = options.get("several", 1) if options.get("method", "causal") == "causal" else 1
     return Request(
         fills=(fill,),
         target=label,
         top=1 if output == "multilabel" else ranks[label],
-        confidence=share if several > 1 and share > 0 and output != "labels" else None,  # disjoint sets have no levels
-        smallest=share == 0,
+        confidence=kept if several > 1 and kept > 0 and output != "labels" else None,  # disjoint sets have no levels
+        smallest=kept == 0,
+        holds=HOLDS if is_any and several == 1 else None,
         grain=max(1, side // cells),
         max_calls=max_calls,
         **{**options, "several": several},
