@@ -54,6 +54,14 @@ def visitor(port):
     return client
 
 
+@pytest.fixture(scope="module")
+def explained(port):
+    """A client with an explanation of its own image that several tests share: the client, the result and its path."""
+    client = load.Client(port)
+    client.upload("mine.png", png(1025, label="bus"))
+    return client, *client.explain(0)
+
+
 def last_page(said):
     """The first output of an event's last message."""
     return said[-1]["output"]["data"][0]
@@ -77,9 +85,8 @@ def test_a_picture_is_explained_and_its_answer_fetched(client):
     load.do_round(client, case)  # compares with the library, pixel by pixel, and opens the zip file
 
 
-def test_the_zip_file_is_the_saved_folder(client, tmp_path):
-    client.upload("mine.png", png(1025, label="bus"))
-    said, link = client.explain(0)
+def test_the_zip_file_is_the_saved_folder(explained, tmp_path):
+    client, said, link = explained
     status, headers, body = client.request("GET", link)
     assert status == 200
     assert headers["content-disposition"] == 'attachment; filename="becausal-bus.zip"'
@@ -89,9 +96,8 @@ def test_the_zip_file_is_the_saved_folder(client, tmp_path):
     assert (saved.pixels, saved.origin.image) == (said["pixels"], "mine.png")
 
 
-def test_a_pixel_of_ones_own_answer_has_a_witness_and_nobody_elses(client, port):
-    client.upload("mine.png", png(1025, label="bus"))
-    client.explain(0)
+def test_a_pixel_of_ones_own_answer_has_a_witness_and_nobody_elses(explained, port):
+    client, _, _ = explained
     mine = last_page(client.fire("bc-stage", "select", [], {"row": 5, "column": 6}))
     assert "row 5, column 6" in mine
     stranger = load.Client(port)
@@ -351,9 +357,8 @@ def test_without_gradio_the_extra_is_named():
     )
 
 
-def test_nothing_is_left_on_disk(client, folder):
-    client.upload("mine.png", png(1025, label="bus"))
-    _, link = client.explain(0)
+def test_nothing_is_left_on_disk(explained, folder):
+    client, _, link = explained
     assert client.request("GET", link)[0] == 200
     left = [path for path in (folder / "temporary").rglob("*") if path.is_file()]
     assert [path for path in left if path.name != ".ses"] == []  # onnxruntime writes that one, when it is loaded

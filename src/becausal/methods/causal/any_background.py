@@ -23,7 +23,7 @@ from becausal.core.problem import Problem
 from becausal.core.regions import default_grain
 from becausal.core.searches import BudgetedRun, keeping
 from becausal.methods.causal.chain import Chain
-from becausal.methods.causal.lattice import Cells, Lattice
+from becausal.methods.causal.lattice import Lattice
 from becausal.methods.causal.survey import RIDGE, Survey, balanced_halves, fit_effects
 from becausal.methods.causal.tuning import Tuning
 
@@ -104,28 +104,6 @@ class Panel:
         return np.argsort(self.margins, kind="stable")
 
 
-class PanelChain(Chain):
-    """A chain around a set that always stays, whose sets are evaluated on a panel of backgrounds.
-
-    Attributes:
-        seen: The sets that held on the panel as it was, smallest last.
-    """
-
-    panel: Panel
-    always: Visible
-    seen: list[Visible]
-
-    def _ask(self, sets: Cells) -> Search[Answers]:
-        return (yield from self.panel.ask_hardest(self.lattice.show(sets) | self.always))
-
-    def _accepts(self, left: Cells) -> Search[bool]:
-        visible = self.lattice.show(left) | self.always
-        holds = yield from self.panel.holds(visible)
-        if holds:
-            self.seen.append(visible)
-        return holds
-
-
 class AnySearch:
     """The search for a set around `inner`, (*grid,), that keeps the label on random backgrounds.
 
@@ -172,11 +150,21 @@ class AnySearch:
     def _descend(self, lattice: Lattice, costs: NDArray[np.float64] | None, share: float) -> Search[NDArray[np.float64]]:
         """Remove parts from the last set until none can go; the costs of removing cells."""
         within, start = lattice.restrict(self.seen[-1] & ~self.inner)
-        chain = PanelChain(Tuning(), within, start, costs, self.rng.spawn(1)[0], None)
-        chain.panel, chain.always, chain.seen = self.panel, self.inner, self.seen
+        rng = self.rng.spawn(1)[0]
+        chain = Chain(Tuning(), within, start, costs, rng, None, ask=self._ask_hardest, accepts=self._accepts)
         if start.any():
             yield from chain.shrink(share, least=LEAST)
         return chain.cost.estimate()
+
+    def _ask_hardest(self, sets: Visible) -> Search[Answers]:
+        return (yield from self.panel.ask_hardest(sets | self.inner))
+
+    def _accepts(self, visible: Visible) -> Search[bool]:
+        visible = visible | self.inner
+        holds = yield from self.panel.holds(visible)
+        if holds:
+            self.seen.append(visible)
+        return holds
 
     def _survey(self, tuning: Tuning) -> Search[Survey]:
         """What each patch adds to the margin on random backgrounds."""

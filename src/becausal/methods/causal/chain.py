@@ -1,9 +1,11 @@
 """One greedy descent of the search `causal`: rounds of removing parts from the visible set."""
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import Answers, Search
+from becausal.core.contracts import Answers, Search, Visible
 from becausal.methods.causal.coalitions import CoalitionIndex
 from becausal.methods.causal.lattice import Cells, Lattice, RemovalCost, set_sizes
 from becausal.methods.causal.parts import PartSampler
@@ -20,6 +22,9 @@ class Chain:
         margin: Margin of the target with these cells; NaN before the first evaluation.
         calls_before: Model calls spent before the chain started.
         cost: Estimated cost of removing each cell.
+
+    `ask` evaluates sets, (n, *grid), in another way than under the fills. `accepts` has the last word on the set, (*grid,),
+    that the chain would go on with.
     """
 
     def __init__(
@@ -30,6 +35,9 @@ class Chain:
         expected: NDArray[np.float64] | None,
         rng: np.random.Generator,
         index: CoalitionIndex | None,
+        *,
+        ask: Callable[[Visible], Search[Answers]] | None = None,
+        accepts: Callable[[Visible], Search[bool]] | None = None,
     ) -> None:
         self.tuning = tuning
         self.lattice = lattice
@@ -39,6 +47,8 @@ class Chain:
         self.margin = float("nan")
         self.calls_before = 0
         self.cost = RemovalCost(lattice.shape, expected, tuning.prior)
+        self._ask = ask or _ask_plainly
+        self._accepts = accepts
 
     def rank(self) -> float:
         """Lower is better: small sets, and those with more margin left to lose."""
@@ -48,7 +58,7 @@ class Chain:
         """Rounds of removals until the set is small enough, or no part of at least so many cells can be removed."""
         most = share
         if np.isnan(self.margin):
-            answers = yield from self._ask(self.visible[None])
+            answers = yield from self._ask(self.lattice.show(self.visible)[None])
             self.margin = float(answers.margin[0])
             self.calls_before = answers.spent
         while self.visible.mean() > stop_at and share * np.count_nonzero(self.visible) >= least:
@@ -79,10 +89,11 @@ class Chain:
             best = int(np.argmax(union_trades))
             if union_trades[best] > trade:
                 margin, part = more.margin[best], unions[best]
-        if not (yield from self._accepts(self.visible & ~part)):
+        left = self.visible & ~part
+        if self._accepts is not None and not (yield from self._accepts(self.lattice.show(left))):
             return 0.0
         removed = float(np.count_nonzero(part) / np.count_nonzero(self.visible))
-        self.visible = self.visible & ~part
+        self.visible = left
         self.margin = float(margin)
         self.cost.decay(tuning.memory)
         return removed
@@ -90,20 +101,11 @@ class Chain:
     def _evaluate_without(self, parts: Cells) -> Search[Answers]:
         """Evaluate the visible cells without each part, (n, *lattice), and observe the cost of its removal."""
         left = self.visible & ~parts
-        answers = yield from self._ask(left)
+        answers = yield from self._ask(self.lattice.show(left))
         if self.index is not None:
             self.index.add(left, answers)
         self.cost.observe(parts, self.margin - answers.margin)
         return answers
-
-    def _ask(self, sets: Cells) -> Search[Answers]:
-        """Evaluate sets of cells, (n, *lattice)."""
-        return (yield self.lattice.show(sets))
-
-    def _accepts(self, left: Cells) -> Search[bool]:
-        """Whether the chain may go on with these cells, (*lattice,), which keep the target."""
-        return True
-        yield  # a search without questions
 
     def _trades(self, parts: Cells, answers: Answers) -> NDArray[np.float64]:
         """The value of each removal: the margin that is left, and the reduction in size at the given rate."""
@@ -122,3 +124,7 @@ class Chain:
             if count in self.tuning.unions and least < size < most:
                 unions.setdefault(size, together)
         return np.stack(list(unions.values())) if unions else ordered[:0]
+
+
+def _ask_plainly(sets: Visible) -> Search[Answers]:
+    return (yield sets)
