@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 
-import matplotlib
 import pytest
 from PIL import Image
 
@@ -48,7 +47,6 @@ def home(tmp_path, watcher):
     (folder / "tmp").mkdir(parents=True)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("ORT_", "XDG_"))}
     own = {"HOME": str(folder), "XDG_CACHE_HOME": str(folder / "cache"), "TMPDIR": str(folder / "tmp")}
-    own["MPLCONFIGDIR"] = matplotlib.get_configdir()  # or it would look for all fonts again
     watched = {} if watcher is None else {"LD_PRELOAD": str(watcher), "LOOKUPS": str(folder / "lookups")}
     return kept | own | watched, folder
 

@@ -97,6 +97,7 @@ def test_explain_writes_five_files_and_a_summary(place: Path, capsys: pytest.Cap
     assert explanation.origin.options["partitions"] == 3
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_the_summary_has_a_line_for_every_explanation(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "net.py").write_text(MODEL + TWO_REASONS)
     pixels = np.zeros((32, 32, 3), np.uint8)
@@ -127,6 +128,7 @@ def test_the_summary_has_a_line_for_every_explanation(place: Path, capsys: pytes
     assert [level.name for level in levels] == ["label", "half", "most"]
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_json_is_one_document_and_nothing_else(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["explain", "photo.png", "--model", "python:net.py:predict", *QUICK, "--out", "here", "--json"]
     assert run(*words) == 0
@@ -143,6 +145,7 @@ def test_json_is_one_document_and_nothing_else(place: Path, capsys: pytest.Captu
     assert (Path(entry["folder"]) / "report.html").is_file()
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_a_bad_image_does_not_keep_the_others_from_being_done(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     draw(place / "other" / "photo.png")
     words = ["explain", "photo.png", "missing.png", "other/photo.png", "--model", "python:net.py:predict", *QUICK]
@@ -182,6 +185,7 @@ def loud(batch):
     ],
     ids=lambda words: words[0],
 )
+@pytest.mark.usefixtures("without_figures")
 def test_what_a_model_prints_is_not_part_of_a_document(words: list[str], place: Path) -> None:
     (place / "net.py").write_text(LOUD)
     done = command(*words, "--json", cwd=place)
@@ -206,6 +210,7 @@ def test_a_label_only_model_is_explained(place: Path, capsys: pytest.CaptureFixt
     assert entry["explanation"]["sufficient"] is True
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_options_reach_the_search(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--fill", "black", "--fill", "grey", "--grain", "4", "--seed", "5", "--confidence", "0.9", "--top", "1"]
     assert run("explain", "photo.png", "--model", "python:net.py:predict", *QUICK, *words, "--json") == 0
@@ -218,6 +223,7 @@ def test_options_reach_the_search(place: Path, capsys: pytest.CaptureFixture[str
     assert 61 <= entry["explanation"]["pixels"] <= 64  # all but a few pixels of the square
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_a_spent_budget_is_marked(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--method", "dc-causal", "--max-calls", "40"]
     assert run("explain", "photo.png", "--model", "python:net.py:predict", *words) == 0
@@ -243,6 +249,7 @@ def interrupted(batch):
 )
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_the_first_interrupt_gives_the_best_so_far(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "net.py").write_text(INTERRUPTING.format(when="batches == 6"))
     assert run("explain", "photo.png", "photo.png", "--model", "python:net.py:interrupted", "--method", "dc-causal") == 130
@@ -301,6 +308,7 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert "[halfway]" in err
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_verify_repeats_the_claims(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("explain", "photo.png", "--model", "python:net.py:predict", *QUICK, "--grain", "4", "--json") == 0
     capsys.readouterr()
@@ -312,6 +320,7 @@ def test_verify_repeats_the_claims(place: Path, capsys: pytest.CaptureFixture[st
     assert {claim["name"] for claim in record["claims"]} >= {"sufficient", "minimal", "necessary", "confidence"}
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_verify_finds_out_another_model(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("explain", "photo.png", "--model", "python:net.py:predict", *QUICK, "--json") == 0
     (place / "net.py").write_text(MODEL.replace("/ 255)", "/ 2550)"))

@@ -488,6 +488,7 @@ def count_batches(server, capsys):
     return len(server.seen()["batches"])
 
 
+@pytest.mark.usefixtures("without_figures")
 def test_an_endpoint_that_goes_away_leaves_what_was_found_and_one_line(serve, capsys):
     server = serve()
     server.set([None] * (count_batches(server, capsys) - 3) + [{"exit": True}])
@@ -512,6 +513,7 @@ def test_an_endpoint_that_goes_away_leaves_what_was_found_and_one_line(serve, ca
         (12, ["finished", "failure"], ["1.png: ", "1 of 3 images not started: "]),
     ],
 )
+@pytest.mark.usefixtures("without_figures")
 def test_an_endpoint_that_goes_away_keeps_the_pictures_that_are_done(serve, capsys, later, ends, said):
     server = serve()
     server.set([None] * (count_batches(server, capsys) + later) + [{"exit": True}])

@@ -252,7 +252,7 @@ def hold(page, address):
     return let_go
 
 
-@pytest.mark.parametrize("button", ["#bc-go", "#bc-compare"])
+@pytest.mark.parametrize("button", ["#bc-go", pytest.param("#bc-compare", marks=pytest.mark.slow)])
 def test_a_button_pressed_while_the_picture_arrives_is_heeded_once_it_is_there(visit, bus, button):
     page = visit()
     if button == "#bc-compare":
@@ -288,6 +288,7 @@ def test_explain_pressed_before_the_page_has_its_first_picture(browser, port):
         page.close()
 
 
+@pytest.mark.slow
 def test_a_press_for_a_picture_that_is_refused_explains_no_other(visit, bus, tmp_path):
     page = visit()
     choose(page, bus)
@@ -422,6 +423,7 @@ def test_all_of_it_can_be_done_with_the_keyboard(visit):
     tab_to("#bc-reveal input")
 
 
+@pytest.mark.slow
 def test_two_pages_have_their_own_pictures(visit, bus):
     mine, yours = visit(), visit()
     choose(mine, bus)
