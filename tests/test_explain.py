@@ -878,7 +878,7 @@ def test_a_volume_is_explained_by_its_ball(method, tmp_path):
 
 @needs_bundled
 @pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", [0, 1, *(pytest.param(k, marks=pytest.mark.slow) for k in (2, 3, 4))])
 def test_two_backends_of_one_network_give_the_same_explanation(number):
     from becausal.scenes.network import load_network
 
@@ -905,9 +905,9 @@ def outside(name):
 
 #: Photos that the networks know, and calls that should do.
 PHOTOS = [
-    ("mobilenet_v2", "n07747607_orange", 300),
+    pytest.param("mobilenet_v2", "n07747607_orange", 300, marks=pytest.mark.slow),
     ("mobilenet_v2", "n02391049_zebra", 150),
-    ("squeezenet", "n06874185_traffic_light", 150),
+    pytest.param("squeezenet", "n06874185_traffic_light", 150, marks=pytest.mark.slow),
     ("squeezenet", "n01980166_fiddler_crab", 100),
 ]
 
