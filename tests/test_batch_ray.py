@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("ray")
-
 from batch_toys import MODEL, open_store, toy_job, write_pictures
 from becausal.batch.records import TaskLost
 from becausal.batch.run import run_batch
+from libraries import need
 from test_batch import assert_same_runs, fill, rows_of
 
+need("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own, of its threads and sockets at the end of the process
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-nbformat = pytest.importorskip("nbformat")
-nbclient = pytest.importorskip("nbclient")
-pytest.importorskip("ipykernel")
+from libraries import need
+
+need("nbformat", "nbclient", "ipykernel")
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "examples").glob("*.ipynb"))
 LARGEST = 400_000  # bytes of a notebook with its outputs
@@ -35,6 +35,9 @@ def kinds(cell):
 )
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # the kernel's sockets are left to the collector
 def test_a_notebook_runs_and_shows_what_it_showed(path, tmp_path, monkeypatch):
+    import nbclient
+    import nbformat
+
     notebook = nbformat.read(path, as_version=4)
     if any("import torch" in cell.source for cell in notebook.cells) and importlib.util.find_spec("torch") is None:
         pytest.skip("torch is not installed")
@@ -47,6 +50,8 @@ def test_a_notebook_runs_and_shows_what_it_showed(path, tmp_path, monkeypatch):
 
 @every_notebook
 def test_a_notebook_is_committed_with_small_outputs(path):
+    import nbformat
+
     assert path.stat().st_size < LARGEST
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)

@@ -10,9 +10,9 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-pytest.importorskip("mkdocs")
-pytest.importorskip("material")
-pytest.importorskip("mkdocstrings")
+from libraries import need
+
+need("mkdocs", "material", "mkdocstrings")
 
 ROOT = Path(__file__).parent.parent
 #: Attributes through which a page makes the browser fetch something.

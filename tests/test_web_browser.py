@@ -16,15 +16,22 @@ import pytest
 from PIL import Image
 
 from becausal.scenes import make_scene
+from libraries import need
 from web_serving import SLOW, load_benchmark, serving
 
-pytest.importorskip("gradio", reason="gradio is not installed: pip install 'becausal[web]'")
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+need("gradio", "playwright")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on the PATH: apt-get install chromium")
 
 DONE = "#bc-stage [data-state=done]"
 PATIENCE = 180_000  # milliseconds; the machine may be busy
+
+
+STILL = """document.addEventListener('DOMContentLoaded', () => {
+  const style = document.createElement('style');
+  style.textContent = '*, ::before, ::after {animation: none !important; transition: none !important}';
+  document.head.append(style);
+})"""
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +42,9 @@ def port(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser():
-    with playwright.sync_playwright() as started:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as started:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         yield browser
         browser.close()
@@ -55,6 +64,7 @@ def visit(browser, port):
     def open_page(*, may_miss_images=False, **options):
         context = browser.new_context(**({"viewport": {"width": 1400, "height": 1000}} | options))
         contexts.append(context)
+        context.add_init_script(STILL)
         page = context.new_page()
         page.set_default_timeout(PATIENCE)
         page.on("request", lambda request: asked.append(request.url))

@@ -16,9 +16,10 @@ from PIL import Image
 import becausal
 from becausal.interfaces.cli.app import main
 from becausal.scenes import make_scene
+from libraries import need
 from web_serving import load_benchmark, serving
 
-pytest.importorskip("gradio", reason="gradio is not installed: pip install 'becausal[web]'")
+need("gradio")
 
 load = load_benchmark()
 VALUES = ["causal", load.FILL, 0, load.SHARE, load.CELLS, 1, load.CALLS]

@@ -36,9 +36,10 @@ from becausal.interfaces.web.tasks import ExplainResult
 from becausal.interfaces.web.upload_check import MAX_CLIENT_CHECKS, UploadChecks, check_upload
 from becausal.models import as_classifier
 from becausal.scenes import make_scene
+from libraries import need
 from web_serving import load_benchmark
 
-pytest.importorskip("gradio", reason="gradio is not installed: pip install 'becausal[web]'")
+need("gradio")
 
 load = load_benchmark()
 LIMITS = Limits()
