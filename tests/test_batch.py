@@ -593,7 +593,7 @@ def check_kills(here, kills, pictures, *more):
 
 
 def test_kills_at_random_moments_do_not_show(here):
-    check_kills(here, 2, 6, "--workers", "2")
+    check_kills(here, 2, 8, "--workers", "2")
 
 
 @pytest.mark.slow

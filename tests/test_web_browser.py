@@ -318,7 +318,8 @@ def test_of_pictures_chosen_in_a_hurry_the_last_one_counts(visit, bus):
     page = visit(may_miss_images=True)  # one is replaced on the server before the browser has fetched it
     let_go = hold(page, "**/image?*")
     page.set_input_files("#bc-image input[type=file]", bus)
-    page.evaluate("for (const n of [3, 4, 5]) document.querySelector(`#bc-image [data-example='${n}']`).click()")
+    for number in (3, 4, 5):
+        page.click(f"#bc-image [data-example='{number}']")
     page.click("#bc-go")
     page.wait_for_selector(f"{DONE}[data-result*='clock.png']")
     let_go()

@@ -791,6 +791,17 @@ def test_of_two_pictures_the_one_chosen_last_stays_though_it_is_read_first(page,
     assert len(late) == len(early.result())
 
 
+def test_of_two_pictures_the_one_chosen_last_stays_though_its_request_comes_first(page):
+    request = SimpleNamespace(session_hash="mine")
+    token = page.sessions.add_upload(Upload("late.png", page.examples[3].data))
+    assert "sailboat.png" in page.choose_example("bundled", event(example=2, turn=2), request)[0]
+    assert all(is_as_it_was(update) for update in page.choose_example("bundled", event(example=1, turn=1), request))
+    assert all(is_as_it_was(update) for update in page.choose_upload("bundled", event(token=token, turn=1), request))
+    assert page.sessions.get("mine").upload.name == "sailboat.png"
+    assert page.sessions.claim_upload(token) is None  # it is not kept either
+    assert "house.png" in page.choose_example("bundled", event(example=1, turn=3), request)[0]
+
+
 def test_of_two_pixels_the_one_chosen_last_is_shown(page, found, monkeypatch):
     request = SimpleNamespace(session_hash="mine")
     page.load(request)

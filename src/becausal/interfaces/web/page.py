@@ -66,6 +66,8 @@ class Page:
     def choose_example(self, model: str, event: gr.EventData, request: gr.Request) -> Updates:
         """An example was selected."""
         session, number = self._session(request), _event_value(event, "example", int)
+        if _is_overtaken(session, event):
+            return _unchanged()
         examples = self._examples_of(model)
         is_valid = number is not None and 0 <= number < len(examples)
         return self._choose(session, examples[number] if is_valid else session.upload, model)
@@ -74,6 +76,8 @@ class Page:
         """An image was uploaded; the event carries its token."""
         session, token = self._session(request), _event_value(event, "token", str)
         upload = self.sessions.claim_upload(token) if token is not None else None
+        if _is_overtaken(session, event):
+            return _unchanged()
         error = "" if upload is not None else "The image is no longer available: please choose it again"
         return self._choose(session, upload or session.upload, model, error)
 
@@ -262,6 +266,14 @@ def _event_value(event: gr.EventData, name: str, kind: type[Any]) -> Any:
     """A value of an event; None if it is missing or of another type."""
     value = event._data.get(name) if isinstance(event._data, dict) else None
     return value if type(value) is kind else None
+
+
+def _is_overtaken(session: Session, event: gr.EventData) -> bool:
+    """Whether a later choice of an image arrived before this one: the requests of a page may overtake each other."""
+    turn = _event_value(event, "turn", int) or session.latest_turn
+    is_overtaken: bool = turn < session.latest_turn
+    session.latest_turn = max(turn, session.latest_turn)
+    return is_overtaken
 
 
 def _unchanged() -> Updates:

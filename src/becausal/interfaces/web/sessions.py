@@ -87,6 +87,7 @@ class Session:
     top_labels: TopLabels = ()
     side: int = 0  # longest side of the view
     requested_model: str = ""  # the model chosen last, while its prediction is still being computed
+    latest_turn: int = 0  # the page numbers its choices of an image
     latest_choice: object = None  # identifies the last choice of an image or a model
     latest_pixel: object = None  # identifies the last choice of a pixel
     job: BackgroundJob[Any] | None = None

@@ -20,7 +20,7 @@ window.becausal = (() => {
       error.textContent = text;
       error.hidden = !text;
     };
-    let upload = null;
+    let upload = null, turn = 0;  // each choice has a number: requests may overtake each other
     const cancelUpload = () => {
       showError('');
       upload?.abort();
@@ -46,7 +46,7 @@ window.becausal = (() => {
         if (!signal.aborted) showError('The image could not be uploaded. Is the server still running?');
       }
       if (token === null || signal.aborted) announce('bc-loaded');
-      else trigger('upload', {token});
+      else trigger('upload', {token, turn: turn += 1});
     };
     element.addEventListener('change', event => {
       if (event.target.type === 'file') {
@@ -59,7 +59,7 @@ window.becausal = (() => {
       if (!example) return;
       cancelUpload();
       announce('bc-loading');
-      trigger('select', {example: Number(example.dataset.example)});
+      trigger('select', {example: Number(example.dataset.example), turn: turn += 1});
     });
     for (const name of ['dragover', 'drop', 'dragleave'])  // anywhere: by default the browser would open the file instead
       document.addEventListener(name, event => {
