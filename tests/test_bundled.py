@@ -32,8 +32,8 @@ needs_demo = pytest.mark.skipif(
 
 
 @cache
-def clean_scenes() -> tuple[Scene, ...]:
-    return tuple(make_scene(FIRST_SEED + k, occluder="none") for k in range(300))
+def clean_scenes(count: int) -> tuple[Scene, ...]:
+    return tuple(make_scene(FIRST_SEED + k, occluder="none") for k in range(count))
 
 
 @cache
@@ -68,8 +68,9 @@ def test_the_files_are_small_and_name_their_labels() -> None:
     assert described["license"] == "Apache-2.0"
 
 
-def test_it_knows_clean_scenes() -> None:
-    scenes = clean_scenes()
+@pytest.mark.parametrize("count", [100, pytest.param(300, marks=pytest.mark.slow)])
+def test_it_knows_clean_scenes(count: int) -> None:
+    scenes = clean_scenes(count)
     right = ask(stack(scenes)).argmax(axis=1) == [scene.label_index for scene in scenes]
     assert right.mean() >= 0.95
 

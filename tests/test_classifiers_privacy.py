@@ -78,6 +78,7 @@ def test_explain_and_batch_report_nothing(tmp_path, home):
         assert find_traces(folder) == []
 
 
+@pytest.mark.slow
 def test_serve_reports_nothing(home):
     pytest.importorskip("gradio")
     environment, folder = home

@@ -34,8 +34,9 @@ from becausal.scenes import make_scene
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FROM_NOTHING = {ROOT / "docs" / "tutorial.md", ROOT / "docs" / "theory.md", *(ROOT / "docs" / "tasks").glob("*.md")}
-TRAINING = {"tutorial.md", "release-gate.md"}  # they train networks; in CI only blocks that need no library are run
-LONG = {"shortcuts.md", "two-models.md"}  # they explain whole data sets; `pytest -m slow` runs all four pages whole
+#: `pytest -m slow` runs these pages whole. Of those that train networks, CI runs the blocks that need no library.
+TRAINING = {"tutorial.md", "release-gate.md"}
+LONG = {"benchmarks.md", "shortcuts.md", "two-models.md"}  # they explain whole data sets
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 BUNDLED = ROOT / "src" / "becausal" / "scenes" / "bundled"
 BLOCK = re.compile(r"^<!-- (run|file|output)(?: ([\w.]+))? -->\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

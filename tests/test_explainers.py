@@ -544,9 +544,9 @@ def compare_with_controls(scenes, make_one):
 
 
 def test_each_method_finds_the_object_better_than_the_controls():
-    """The reduced form: three scenes, a sixth of the calls."""
+    """The reduced form: two scenes, a sixth of the calls."""
     pytest.importorskip("shap", exc_type=ImportError)
-    compare_with_controls(find_scenes(3, first=1002), make)
+    compare_with_controls(find_scenes(2, first=1002), make)
 
 
 @pytest.mark.slow

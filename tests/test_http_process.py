@@ -233,7 +233,7 @@ def test_the_commands_of_the_page(tmp_path):
 
 def test_many_clients_at_once_get_their_own_answers():
     """The reduced form; `pytest -m slow` has 30 clients for two minutes."""
-    check_load(clients=6, seconds=60, rounds=1, images=6)
+    check_load(clients=3, seconds=60, rounds=1, images=3)
 
 
 @pytest.mark.slow

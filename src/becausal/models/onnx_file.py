@@ -87,7 +87,7 @@ def _wrap_images(
 
 
 def make_session(source: str | bytes, *, threads: int | None, providers: Sequence[Any] = ("CPUExecutionProvider",)) -> Any:
-    """A session for an ONNX file, given by its name or its content. threads: None for one per core, or OMP_NUM_THREADS."""
+    """A session for an ONNX file, given by its name or content. threads: None for one per core, at most OMP_NUM_THREADS."""
     import onnxruntime
 
     onnxruntime.disable_telemetry_events()
