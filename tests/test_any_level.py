@@ -128,7 +128,7 @@ def test_the_words_say_it():
     assert ", and keep it on at least 80 % of backgrounds. " in as_text(headline(explanation))
     certificate = explanation.level.certificate
     counts = f"{certificate.kept} of {certificate.asked} evaluated"
-    assert f"holds on at least 80 % of backgrounds ({counts}, 95 % confidence)" in describe_level(explanation.level)
+    assert f"holds on at least 80 % of backgrounds ({counts}, 95 % confidence)" in describe_level(explanation.level, explanation)
 
 
 def test_figures_and_pages_have_a_line_of_its_own_for_each_level():
@@ -144,8 +144,8 @@ def test_figures_and_pages_have_a_line_of_its_own_for_each_level():
 def test_a_share_is_never_rounded_up():
     certificate = replace(explained().level.certificate, share=0.999)
     level = replace(explained().level, certificate=certificate)
-    assert describe_purpose(level) == "the label on at least 99.9 % of backgrounds"
-    assert "at least 99.9 % of backgrounds" in describe_level(level)
+    assert describe_purpose(level, explained()) == "the label on at least 99.9 % of backgrounds"
+    assert "at least 99.9 % of backgrounds" in describe_level(level, explained())
 
 
 def test_the_command_repeats_it(rooms):

@@ -121,11 +121,11 @@ def test_the_summary_has_a_line_for_every_explanation(place: Path, capsys: pytes
     assert capsys.readouterr().out.count("of the view: ") == 1
     assert run(*words) == 0
     said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    levels = Explanation.load("becausal-out/two").levels
+    found = Explanation.load("becausal-out/two")
     assert [line for line in said if line.startswith("level ")] == [
-        f"level {level.name} {describe_level(level)}" for level in reversed(levels)
+        f"level {level.name} {describe_level(level, found)}" for level in reversed(found.levels)
     ]
-    assert [level.name for level in levels] == ["label", "half", "most"]
+    assert [level.name for level in found.levels] == ["label", "half", "most"]
 
 
 @pytest.mark.usefixtures("without_figures")

@@ -397,7 +397,7 @@ def test_every_sentence_names_the_level_its_pixels_and_its_confidence() -> None:
     assert lines[0] == sentence
     assert lines[1].startswith("level most: 22 % of the view: 432 pixels in 1 piece, confidence 0.91, sufficient, minimal")
     assert lines[3].startswith("level label: 11 % of the view: 216 pixels in 1 piece, confidence 0.31")
-    assert describe_level(explanation.levels[1]) == (
+    assert describe_level(explanation.levels[1], explanation) == (
         "16 % of the view: 315 pixels in 1 piece, confidence 0.61, enough for half of the confidence"
     )
     text = figure_text(plot(explanation))

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from becausal.api import Failure, Request, Status, classify, explain, explain_many, verify
+    from becausal.api import DetectedBox, Failure, Request, Status, classify, detect, explain, explain_boxes, explain_many, verify
     from becausal.api.explanation import Explanation
     from becausal.batch.check import check
     from becausal.core.checks import Checks, Claim
@@ -21,6 +21,7 @@ __all__ = [
     "BecausalError",
     "Checks",
     "Claim",
+    "DetectedBox",
     "Explanation",
     "Failure",
     "Request",
@@ -28,7 +29,9 @@ __all__ = [
     "__version__",
     "check",
     "classify",
+    "detect",
     "explain",
+    "explain_boxes",
     "explain_many",
     "load_model",
     "verify",

@@ -45,12 +45,14 @@ class MaskClassifier:
 
     Args:
         function: From (n, *grid) bool, True where a pixel is shown, to one of: (n,) floats in 0..1, the probability of
-            the label "yes" over "no"; (n, classes) probabilities; (n,) integer labels.
+            the label "yes" over "no"; (n, classes) probabilities; (n,) integer labels; the boxes of a detector, as
+            `becausal.core.boxes.pack_boxes` makes them.
         labels: Class names. Default: "no" and "yes" where there are two classes.
         batch_size: Maximum number of rows per call.
         fixed_sizes: Batch sizes that batches are padded to, ascending.
         depth: How many batches may be in flight; 0 for a classifier that is waited for.
         free_rows: See `becausal.core.contracts.AsyncClassifier`.
+        threshold: Of a detector: the lowest score at which a box is found.
 
     Attributes:
         asked: Every visible set it was called with, (*grid,) each, padding included.
@@ -66,10 +68,12 @@ class MaskClassifier:
         fixed_sizes: tuple[int, ...] = (),
         depth: int = 0,
         free_rows: int = 0,
+        threshold: float = 0.5,
     ) -> None:
         self._function = function
         self._labels = None if labels is None else tuple(labels)
         self._output = "probabilities"
+        self._threshold = threshold
         self.batch_size = batch_size
         self.fixed_sizes = fixed_sizes
         self.depth = depth
@@ -81,7 +85,8 @@ class MaskClassifier:
     def info(self) -> ModelInfo:
         """What the classifier says about itself; whether it returns scores or labels is known after the first call."""
         output: Any = self._output
-        return ModelInfo("mask function", "test", None, None, self._labels, output, "none")
+        threshold = self._threshold if output == "boxes" else 0.0
+        return ModelInfo("mask function", "test", None, None, self._labels, output, "none", threshold=threshold)
 
     def stage(self, view: Pixels, background: Pixels) -> Grid:
         return tuple(view.shape[:-1])
@@ -93,6 +98,8 @@ class MaskClassifier:
         if scores.ndim == 1 and np.issubdtype(scores.dtype, np.integer):
             self._output = "labels"
             return scores
+        if scores.ndim == 3:
+            self._output = "boxes"
         if scores.ndim == 1:
             self._labels = self._labels or ("no", "yes")
             scores = np.stack([1.0 - scores, scores], axis=1)

@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from becausal.api.boxes import DetectedBox, detect, explain_boxes
 from becausal.api.explanation import Explanation
 from becausal.api.jobs import explain_here, versions, view_of
 from becausal.api.verifying import verify
-from becausal.core.errors import OptionError
+from becausal.core.errors import ModelError, OptionError
 from becausal.core.explanation import ExplanationRecord
 from becausal.core.problem import Explainer
 from becausal.core.progress import Failure, Status
@@ -25,12 +26,15 @@ from becausal.methods import METHODS
 from becausal.models import as_classifier
 
 __all__ = [
+    "DetectedBox",
     "Explanation",
     "Failure",
     "Request",
     "Status",
     "classify",
+    "detect",
     "explain",
+    "explain_boxes",
     "explain_many",
     "explain_numbered",
     "find_failure",
@@ -47,6 +51,7 @@ def explain(
     options: Mapping[str, Any] | None = None,
     target: int | str | None = None,
     against: int | str | None = None,
+    box: int | str | None = None,
     top: int = 1,
     confidence: float | None = None,
     smallest: bool = False,
@@ -72,6 +77,8 @@ def explain(
         options: Options of the method, by name.
         target: The label to explain, by name or id. Default: the top label.
         against: Only this other label must stay behind the target.
+        box: Of an object detector: the box to explain, by its number, from 1 for the highest score (see `detect`), or the
+            one nearest to "left,top,right,bottom" in pixels of the image. Default: the box with the highest score.
         top: It is enough that the target stays among the top k labels.
         confidence: Share of the original confidence to keep as well, e.g. 0.7. Default: three nested levels that keep the
             label, half of its confidence, and most of it (0.9); see `Explanation.levels`.
@@ -105,6 +112,7 @@ def explain(
         options=options,
         target=target,
         against=against,
+        box=box,
         top=top,
         confidence=confidence,
         smallest=smallest,
@@ -233,6 +241,8 @@ def classify(image: Any, model: Any, *, top: int = 5) -> list[tuple[int, str, fl
     view = view_of(load_image(image), classifier)
     scores = ModelCalls(classifier).evaluate(view.pixels, view.pixels, np.ones((1, *view.grid), bool))
     info = classifier.info
+    if scores.ndim == 3:
+        raise ModelError(f"{info.spec} is an object detector: use detect, which returns its boxes")
     if scores.ndim == 1:
         return [(int(scores[0]), info.name_of(int(scores[0])), float("nan"))]
     order = np.argsort(-scores[0], kind="stable")[:top]

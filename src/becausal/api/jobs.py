@@ -18,9 +18,10 @@ from becausal.api.any_level import add_any_level, reserve_calls
 from becausal.api.confirming import confirm, tolerance_of
 from becausal.api.explanation import Explanation
 from becausal.api.origins import make_origin
+from becausal.api.target_choice import check_method, make_target, score_of
 from becausal.core.checks import ANY, Checks, Level, check, level_name
 from becausal.core.contracts import Answers, Classifier, ModelInfo, Pixels, Search, Stop, with_hints
-from becausal.core.errors import BecausalError, FillError, MissingExtraError, ModelError, TargetError, UnstableModelError
+from becausal.core.errors import BecausalError, FillError, MissingExtraError, UnstableModelError
 from becausal.core.explanation import NamedScore
 from becausal.core.minimise import Minimal
 from becausal.core.pipeline import SearchResult, last_checks, run_pipeline
@@ -33,12 +34,11 @@ from becausal.core.text import one_line
 from becausal.core.version import __version__
 from becausal.engine.engine import Engine
 from becausal.engine.memory import require_memory
-from becausal.engine.running import Job, Outcome
+from becausal.engine.running import Job, Outcome, SharedAnswers
 from becausal.images.backgrounds import Backgrounds, make_backgrounds
 from becausal.images.fills import NAMES, make_background
 from becausal.images.loading import InputImage, View, load_image, make_view, peek_size, read_like, shown_original
 from becausal.methods import make_explainer
-from becausal.models.labels import find_label
 
 MOST_FILLS = 7  # evaluated to find one that would work
 
@@ -60,15 +60,20 @@ class ImageJob:
     whole: NDArray[Any] | None = None  # the model's answer to the whole view: scores (classes,), or a label
     extra_calls: int = 0  # past the engine's count
 
+    @property
+    def limit(self) -> int | None:
+        """The engine's limit on calls; the explanation is evaluated once more at the very end, past it."""
+        limit = self.request.max_calls
+        return None if limit is None else limit - len(self.request.fills)
+
     def start(self, scores: NDArray[Any]) -> tuple[Problem, Search[SearchResult | BecausalError]]:
         """The problem and the search, given the model's answer to the whole view."""
         # Only now: what a function's output means, and its labels, may be known from its first answer on.
-        classifier, has_scores = self.engine.classifier, scores.ndim == 2
+        classifier, has_scores = self.engine.classifier, scores.ndim > 1
         self.whole = np.array(scores[0])
-        target = make_target(self.request, classifier.info, scores)
-        if self.explainer.needs == "scores" and not has_scores:
-            raise ModelError(f"the method {self.explainer.name} needs scores, and this model returns labels only")
-        self.confidence = float(scores[0, target.label_id]) if has_scores else float("nan")
+        target = make_target(self.request, classifier.info, scores, self.view.frame)
+        check_method(self.explainer, classifier.info)
+        self.confidence = score_of(target, scores)
         shares = self.request.shares if has_scores else ()
         floors = tuple(share * self.confidence for share in shares) if len(shares) > 1 else ()
         self.run.floor = floors[-1] if floors else 0.0
@@ -89,17 +94,32 @@ def explain_here(
 ) -> Iterator[tuple[int, Explanation | Failure]]:
     """Explain images in this process; yield each answer with its image's number, as it comes."""
     engine = Engine(classifier, batch_size=batch_size)
+    return run_jobs(((image, request) for image in images), engine, width=width, progress=progress)
+
+
+def run_jobs(
+    work: Iterable[tuple[Any, Request]],
+    engine: Engine,
+    *,
+    width: int | None = None,
+    progress: Callable[[Status], None] | None = None,
+    shared: SharedAnswers | None = None,
+) -> Iterator[tuple[int, Explanation | Failure]]:
+    """Explain images, each with its own request, all with the same limit on calls; yield each answer with its number.
+
+    shared: what the model has answered, where all of them are the same image with the same fills.
+    """
     jobs: dict[int, ImageJob] = {}
     names: dict[int, str] = {}
 
     def watch(index: int, calls: int) -> None:
         if progress is not None:
-            run = jobs[index].run
+            run, request = jobs[index].run, jobs[index].request
             size = run.pixels / run.visible.size
             progress(Status(names[index], index, run.stage, calls, request.max_calls, size, run.visible))
 
     def prepared() -> Iterator[Job[SearchResult | BecausalError] | BecausalError]:
-        for index, image in enumerate(images):
+        for index, (image, request) in enumerate(work):
             try:
                 job = prepare(image, engine, request)
             except BecausalError as error:
@@ -107,12 +127,10 @@ def explain_here(
                 yield error
                 continue
             jobs[index], names[index] = job, job.image.name
-            yield Job(job.view.pixels, job.backgrounds, job.start)
+            yield Job(job.view.pixels, job.backgrounds, job.start, job.limit, shared)
 
     engine.watch = watch
-    # The explanation is evaluated once more at the very end, past the engine's limit.
-    limit = None if request.max_calls is None else request.max_calls - len(request.fills)
-    for outcome in engine.run_many(prepared(), max_calls=limit, width=width):
+    for outcome in engine.run_many(prepared(), width=width):
         done, name = jobs.pop(outcome.index, None), names.pop(outcome.index)
         error = outcome.result if isinstance(outcome.result, BecausalError) else outcome.error
         if done is not None and isinstance(outcome.result, SearchResult):
@@ -153,21 +171,6 @@ def _make_background(fill: str, view: View, classifier: Classifier, rng: np.rand
 def view_of(image: InputImage, classifier: Classifier) -> View:
     """The image as the classifier sees it."""
     return make_view(image, classifier.info.geometry, channels=classifier.info.channels)
-
-
-def make_target(request: Request, info: ModelInfo, scores: NDArray[Any]) -> Target:
-    """What must stay true, given the model's answer to the whole view."""
-    classes = scores.shape[1] if scores.ndim == 2 else None
-    if request.target is None:
-        label_id = int(np.argmax(scores[0])) if scores.ndim == 2 else int(scores[0])
-    else:
-        label_id = find_label(request.target, info.known_labels, classes)
-    against = None if request.against is None else find_label(request.against, info.known_labels, classes)
-    if scores.ndim == 1 and (request.confidence or request.top > 1 or against is not None):
-        raise TargetError("this model returns labels only: confidence, top and against cannot be used with it")
-    floor = 0.0 if request.confidence is None else request.confidence * float(scores[0, label_id])
-    threshold = 0.5 if info.output == "multilabel" else None
-    return Target(label_id, top=request.top, floor=floor, threshold=threshold, against=against)
 
 
 def search_and_confirm(job: ImageJob, problem: Problem) -> Search[SearchResult | BecausalError]:
@@ -254,9 +257,9 @@ def suggest_fills(job: ImageJob, error: FillError) -> FillError:
                 rng = np.random.default_rng([job.request.seed, 1])
                 background = _make_background(fill, job.view, job.engine.classifier, rng)
                 scores = job.engine.evaluate(problem.view, background, np.zeros((1, *problem.grid), bool))
-                if fill == fills[0]:
+                if fill == fills[0] and scores.ndim < 3:
                     found, label = _describe_top(info, scores)
-                elif not problem.target.judge(scores).holds[0]:
+                elif fill != fills[0] and not problem.target.judge(scores).holds[0]:
                     working.append(fill)
     except KeyboardInterrupt:
         job.engine.interrupt()
@@ -265,6 +268,8 @@ def suggest_fills(job: ImageJob, error: FillError) -> FillError:
         return error
     advice = f"use {_either(working)}" if working else "none of the built-in fills would work either"
     fact = "fully masked image already has this label"
+    if problem.target.box is not None:
+        return FillError(f"the detector still finds this box in the fully masked image (fill {fills[0]}): {advice}")
     if found != problem.label_id:  # one of the top k, or ahead of its rival
         fact = "target already holds on the fully masked image"
     return FillError(f"the {fact}: under the fill {fills[0]} it is {label}, so there is nothing to explain; {advice}")
@@ -306,7 +311,7 @@ def finish(job: ImageJob, result: SearchResult, outcome: Outcome[Any]) -> Explan
         frame=job.view.frame,
         original=shown_original(job.image, job.view.frame),
         others=result.others,
-        top=None if job.whole is None else NamedScore.of(info, job.whole),
+        top=None if job.whole is None or problem.target.box is not None else NamedScore.of(info, job.whole),
         rival=None if job.whole is None or against is None else NamedScore.of(info, job.whole, against),
         notes=(*job.image.notes, *info.notes, *result.notes, *failed),
     )

@@ -18,8 +18,8 @@ Pixels = NDArray[Any]  # (*grid, channels), uint8 0..255 for images, float for s
 Scores = NDArray[np.float32]  # (n, classes) probabilities
 Saliency = NDArray[np.float64]  # (*grid,), higher = more responsible
 
-OutputKind = Literal["probabilities", "multilabel", "labels"]
-Needs = Literal["labels", "scores", "gradients"]
+OutputKind = Literal["probabilities", "multilabel", "labels", "boxes"]
+Needs = Literal["labels", "scores", "gradients", "boxes"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,19 +30,22 @@ class Answers:
     margin: (n,) float, how clearly: at least 0 exactly where it holds; +1 or -1 from a label-only classifier.
     confidence: (n,) float, the target label's probability; NaN from a label-only classifier.
     spent: model calls so far, these included.
+    similarity: of a box: (n,) float, the highest score times overlap of a box of the label, as D-RISE uses it; else None.
     """
 
     holds: NDArray[np.bool_]
     margin: NDArray[np.float64]
     confidence: NDArray[np.float64]
     spent: int = 0
+    similarity: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.holds)
 
     def part(self, rows: slice | NDArray[Any]) -> "Answers":
         """The answers to some of the questions."""
-        return Answers(self.holds[rows], self.margin[rows], self.confidence[rows], self.spent)
+        similarity = None if self.similarity is None else self.similarity[rows]
+        return Answers(self.holds[rows], self.margin[rows], self.confidence[rows], self.spent, similarity)
 
     @staticmethod
     def none() -> "Answers":
@@ -151,12 +154,12 @@ class Finding:
 class Geometry:
     """How an image becomes a view: resized, then cropped in the centre to `grid`.
 
-    resize: short side to this many pixels; "squash" to `grid` whatever the aspect; (h, w) exactly; None: to the grid's
-    own short side. interpolation: a name Pillow knows.
+    resize: short side to this many pixels; "squash" to `grid` whatever the aspect; "letterbox" into `grid`, with grey bars
+    for what is left of it; (h, w) exactly; None: to the grid's own short side. interpolation: a name Pillow knows.
     """
 
     grid: tuple[int, int]
-    resize: int | tuple[int, int] | Literal["squash"] | None = None
+    resize: int | tuple[int, int] | Literal["squash", "letterbox"] | None = None
     interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos", "box", "hamming"] = "bilinear"
 
     def __str__(self) -> str:
@@ -166,6 +169,8 @@ class Geometry:
                 first = f"short side to {min(h, w)}"
             case "squash":
                 return f"squashed to {h}x{w}, {self.interpolation}"
+            case "letterbox":
+                return f"letterboxed to {h}x{w}, {self.interpolation}"
             case int(side):
                 first = f"short side to {side}"
             case (rows, columns):
@@ -179,7 +184,8 @@ class ModelInfo:
 
     geometry: how images become views; None where the model takes arrays of any shape as they are.
     channels: of the view, last axis; None where the model takes arrays as they are.
-    output: `probabilities` over exclusive classes, `multilabel` independent probabilities, or just `labels`.
+    output: `probabilities` over exclusive classes, `multilabel` independent probabilities, just `labels`, or the `boxes` of
+    an object detector. threshold: the lowest score at which a detector reports a box.
     normalisation: what is applied to pixels before the network sees them, as text.
     sha256: of the model's file or files, None where there is none. loading: the options it was loaded with.
     names: the names without a place in `labels` that a model which returns names has returned so far, by `name_id`.
@@ -199,6 +205,7 @@ class ModelInfo:
     notes: tuple[str, ...] = ()
     loading: Mapping[str, Any] = field(default_factory=dict, hash=False)
     names: Mapping[int, str] = field(default_factory=dict, hash=False)
+    threshold: float = 0.0
 
     def __str__(self) -> str:
         """Kind, spec, input, labels and device, in one line."""
@@ -228,7 +235,7 @@ class ModelInfo:
         """
         if self.labels is not None and name in self.labels:
             return self.labels.index(name)
-        return name_id(name) if self.names else None
+        return name_id(name, size=3 if self.output == "boxes" else 6) if self.names else None
 
     @property
     def known_labels(self) -> Sequence[str] | Mapping[int, str] | None:
@@ -243,9 +250,13 @@ class ModelInfo:
         return "names, as the model returns them" if self.names else "no names, numbers only"
 
 
-def name_id(name: str) -> int:
-    """The id of a label that a model knows by its name only: the same in every process, and in no list of labels."""
-    return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()[:6], "big") | 1 << 47
+def name_id(name: str, *, size: int = 6) -> int:
+    """The id of a label that a model knows by its name only: the same in every process, and in no list of labels.
+
+    size: in bytes; 3 for the label of a box, which float32 has to hold (`core.boxes`).
+    """
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:size], "big") | 1 << 8 * size - 1
 
 
 @runtime_checkable
@@ -255,7 +266,8 @@ class Classifier(Protocol):
     `stage` brings one view and one background (the fill, as a full image) to where the model lives, normalised.
     `ask` composes mutants of staged pairs and classifies them: row i shows view `which[i]` where
     `visible[i]` and its background elsewhere. `classify` takes whole pixels, (n, *grid, channels). Both return
-    (n, classes) float32 probabilities, or (n,) integer labels where `info.output` is "labels". The engine never passes
+    (n, classes) float32 probabilities, (n,) integer labels where `info.output` is "labels", or the (n, MAX_BOXES, 6) boxes
+    of a detector (`core.boxes`) where it is "boxes". The engine never passes
     more than `batch_size` rows, and pads to one of `fixed_sizes` (ascending) where there are any.
     """
 

@@ -180,9 +180,12 @@ class ExplanationRecord(CheckedSet):
         grid = self.visible.shape
         if len(position) != len(grid) or not all(0 <= p < side for p, side in zip(position, grid, strict=True)):
             raise OptionError(f"a position in the view needs {len(grid)} numbers within {grid}, not {position}")
-        is_plain = self.target.top == 1 and self.target.against is None
+        is_box = self.target.box is not None
+        is_plain = self.target.top == 1 and self.target.against is None and not is_box
+        subject = "box" if is_box else "label"
         if not self.visible[position]:
             kept = f"the label is still {self.label}" if is_plain else "the target still holds"
+            kept = "the box is still found" if is_box else kept
             number = next((i for i, other in enumerate(self.others, start=2) if other.visible[position]), None)
             where = "not part of the explanation" if number is None else f"part of explanation {number}, not of the first"
             return Why(False, self.mutant(self.visible), None, None, f"{where}: masked with all the rest, and {kept}")
@@ -200,9 +203,12 @@ class ExplanationRecord(CheckedSet):
         if self.origin.contrast:
             text = f"without this cell of {grain} px the set is no longer sufficient and necessary at once"
         elif level.share > 0:
-            text = f"{with_it} the label keeps {level.share:.0%} of its confidence; without it, all else equal, it does not"
+            kept = f"the {subject} keeps {level.share:.0%} of its confidence"
+            text = f"{with_it} {kept}; without it, all else equal, it does not"
         elif is_plain:
             text = f"{with_it} the label is {self.label}; without it, all else equal, it is lost"
+        elif is_box:
+            text = f"{with_it} the box is found; without it, all else equal, it is lost"
         else:
             text = f"{with_it} the target holds; without it, all else equal, it is lost"
         return Why(True, shown, self.mutant(level.visible & ~cell), cell, text)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from becausal.core.boxes import Box
 from becausal.core.contracts import Geometry, Grid
 from becausal.core.errors import ImageError
 
@@ -72,6 +73,16 @@ class Frame:
                 out[(slice(None),) * axis + (~is_inside,)] = fill
         return out
 
+    def box_to_original(self, box: Box) -> Box:
+        """A box of the view, (left, top, right, bottom), in pixels of the original."""
+        (down, across), (top, left) = self.scale, self.offset
+        return box[0] * across + left, box[1] * down + top, box[2] * across + left, box[3] * down + top
+
+    def box_from_original(self, box: Box) -> Box:
+        """A box of the original, (left, top, right, bottom), in pixels of the view."""
+        (down, across), (top, left) = self.scale, self.offset
+        return (box[0] - left) / across, (box[1] - top) / down, (box[2] - left) / across, (box[3] - top) / down
+
     def from_original(self, array: NDArray[Any]) -> NDArray[Any]:
         """An array over the original, such as a truth, as one over the view's grid, by the nearest pixel.
 
@@ -120,6 +131,8 @@ def plan_frame(original: tuple[int, int], geometry: Geometry) -> Frame:
     match geometry.resize:
         case "squash":
             resized = geometry.grid
+        case "letterbox":
+            resized = _fit_inside(original, geometry.grid)
         case (rows, columns):
             resized = (rows, columns)
         case side:
@@ -131,6 +144,13 @@ def plan_frame(original: tuple[int, int], geometry: Geometry) -> Frame:
 def _with_short_side(shape: tuple[int, int], side: int) -> tuple[int, int]:
     h, w = shape
     return (side, int(side * w / h)) if h <= w else (int(side * h / w), side)
+
+
+def _fit_inside(shape: tuple[int, int], grid: tuple[int, int]) -> tuple[int, int]:
+    (h, w), (rows, columns) = shape, grid
+    if rows * w <= columns * h:
+        return rows, max(1, round(w * rows / h))
+    return max(1, round(h * columns / w)), columns
 
 
 def _centre(have: int, want: int) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from numbers import Real
 from typing import Any, Literal, Self
 
+from becausal.core.boxes import is_box
 from becausal.core.contracts import Grid
 from becausal.core.errors import OptionError
 from becausal.core.options import option
@@ -42,6 +43,20 @@ def parse_grain(text: str) -> int | Literal["default"] | None:
         case number if number.isascii() and number.isdigit():
             return int(number)
     raise OptionError(f"the grain is a side in whole pixels, e.g. 4, or none, not {text!r}")
+
+
+def parse_box(value: Any) -> int | str:
+    """Which box of a detector: its number, from 1, or "left,top,right,bottom" in pixels of the image."""
+    is_text = isinstance(value, str)
+    if not is_text or value.strip().isdecimal():
+        return whole_number("box", int(value) if is_text else value, 1, kind="a box's number")
+    try:
+        sides = [float(side) for side in value.split(",")]
+    except ValueError:
+        sides = []
+    if not is_box(sides):
+        raise OptionError(f"a box is a number, e.g. 2, or left,top,right,bottom in pixels, e.g. 34,50,120,80, not {value!r}")
+    return ",".join(f"{side:g}" for side in sides)
 
 
 def whole_number(name: str, value: Any, least: int, most: int = _MOST, *, kind: str = "a whole number") -> int:
@@ -86,6 +101,8 @@ class Request:
         options: Options of the method, by name.
         target: The label to explain, by name or id; None for the top label.
         against: Only this other label must stay behind the target.
+        box: Of an object detector: the box to explain, by its number, from 1 for the highest score, or as
+            "left,top,right,bottom" in pixels of the image; None for the highest score.
         top: It is enough that the target stays among the top k labels.
         confidence: Share of the original confidence to keep as well, above 0 and up to 1; None for three nested levels:
             the label alone, half of the confidence, most of it (0.9).
@@ -107,6 +124,12 @@ class Request:
     target: int | str | None = option(None, "Label to explain. Default: the top label.", metavar="LABEL|ID")
     against: int | str | None = option(
         None, "Require only that the target scores higher than this label.", metavar="LABEL|ID"
+    )
+    box: int | str | None = option(
+        None,
+        "Object detectors: box to explain, by its number (see `becausal inspect`) or nearest to these pixels of the image. "
+        "Default: the box with the highest score.",
+        metavar="N|L,T,R,B",
     )
     top: int = option(1, "Require only that the target stays among the top K labels.", metavar="K")
     confidence: float | None = option(
@@ -176,6 +199,8 @@ class Request:
             label = getattr(self, name)
             if label is not None and not isinstance(label, str):
                 object.__setattr__(self, name, whole_number(name, label, 0, kind="a label's name or id"))
+        if self.box is not None:
+            object.__setattr__(self, "box", parse_box(self.box))
         if self.confidence is not None:
             object.__setattr__(self, "confidence", _share("confidence", self.confidence))
         self._check_backgrounds()

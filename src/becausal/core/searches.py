@@ -192,4 +192,5 @@ def _both(answers: Answers) -> Answers:
     holds = enough.holds & ~rest.holds
     margin = np.minimum(enough.margin, -rest.margin)
     # A complement that holds by a hair has a margin of 0, and so would the pair, which does not hold.
-    return Answers(holds, np.where(holds, margin, np.minimum(margin, -1e-30)), enough.confidence, answers.spent)
+    margin = np.where(holds, margin, np.minimum(margin, -1e-30))
+    return Answers(holds, margin, enough.confidence, answers.spent, enough.similarity)

@@ -6,11 +6,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from becausal.core.boxes import Box, is_box, overlaps
 from becausal.core.contracts import Answers
 from becausal.core.errors import TargetError
 
 FAINT = 1e-30  # a probability too small to matter, so that its logarithm is finite
 STEP = 1 / 32  # nats
+OVERLAP = 0.5  # intersection over union at which two boxes count as the same
+LOST = -6.0  # the margin of a box of which nothing is left
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,7 @@ class Target:
 
     floor: the label's confidence must also be at least this much; 0 asks for nothing.
     against: only this label must be beaten, whatever the others say.
+    box: of a detector: a box of this label that overlaps this one is still found, with a score of at least `threshold`.
     """
 
     label_id: int
@@ -27,6 +31,7 @@ class Target:
     floor: float = 0.0
     threshold: float | None = None
     against: int | None = None
+    box: Box | None = None
 
     def __post_init__(self) -> None:
         if self.label_id < 0:
@@ -37,13 +42,17 @@ class Target:
             raise TargetError(f"the confidence floor must lie in 0..1, not {self.floor}")
         if self.against == self.label_id:
             raise TargetError("the target and the label it is explained against are the same")
+        if self.box is not None and not is_box(self.box):
+            raise TargetError(f"a box has a left, top, right and bottom, in this order and with an area, not {self.box}")
 
     def judge(self, scores: NDArray[Any]) -> Answers:
-        """The answers behind (n, classes) probabilities, or behind (n,) labels.
+        """The answers behind (n, classes) probabilities, (n,) labels, or the boxes of a detector (`core.boxes`).
 
         Margins are in nats, the logarithm of the label's probability over its rival's (or over the floor, or the
         threshold), so that they still say something where probabilities are all but 0 or 1.
         """
+        if self.box is not None:
+            return self._judge_boxes(scores, self.box)
         if scores.ndim == 1:
             holds = scores == self.label_id
             return Answers(holds, np.where(holds, 1.0, -1.0), np.full(len(scores), np.nan))
@@ -63,6 +72,23 @@ class Target:
         if self.floor > 0.0:
             margin = np.minimum(margin, _ratio(mine, np.float64(self.floor)))
         return Answers(margin >= 0.0, margin, mine)
+
+    def _judge_boxes(self, detections: NDArray[Any], box: Box) -> Answers:
+        """How well the best box of this label does: its score, and its overlap, above what is required.
+
+        The overlap counts as much as the score: from none to what is required it is worth -LOST nats.
+        """
+        if detections.ndim != 3:  # the answer of a classifier
+            return Answers(np.zeros(len(detections), bool), np.full(len(detections), LOST), np.zeros(len(detections)))
+        score = detections[..., 4].astype(np.float64)
+        is_own = detections[..., 5] == self.label_id
+        shared = overlaps(detections, box)
+        required = np.float64(max(self.threshold or FAINT, self.floor))
+        margin = np.minimum(_ratio(score, required), (shared / OVERLAP - 1.0) * -LOST)
+        margin = np.where(is_own, np.maximum(margin, LOST), LOST).max(axis=1)
+        confidence = np.where(is_own & (shared >= OVERLAP), score, 0.0).max(axis=1)
+        similarity = np.where(is_own, score * shared, 0.0).max(axis=1)
+        return Answers(margin >= 0.0, margin, confidence, similarity=similarity)
 
     def _lead(self, scores: NDArray[Any], mine: NDArray[np.float64]) -> NDArray[np.float64]:
         """How far the label is ahead of the one that would push it out of the top k; ties go to the lower id."""
@@ -86,7 +112,8 @@ def with_floor(answers: Answers, floor: float) -> Answers:
         return answers
     ratio = _ratio(answers.confidence, np.float64(floor))
     holds = answers.holds & (ratio >= 0.0)
-    return Answers(holds, quantise_margin(np.minimum(answers.margin, ratio), holds), answers.confidence, answers.spent)
+    margin = quantise_margin(np.minimum(answers.margin, ratio), holds)
+    return Answers(holds, margin, answers.confidence, answers.spent, answers.similarity)
 
 
 def _ratio(mine: NDArray[np.float64], rival: NDArray[np.float64] | np.float64) -> NDArray[np.float64]:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from becausal.core.boxes import check_boxes
 from becausal.core.contracts import AsyncClassifier, Classifier, Grid, Pixels, Promise, Visible
 from becausal.core.errors import AnswerError, BecausalError
 from becausal.core.text import one_line
@@ -86,7 +87,7 @@ class ModelCalls:
     def _checked(self, scores: NDArray[Any], rows: int) -> NDArray[Any]:
         """The scores, if they are what was promised, and as many and of the same type as in the first answer."""
         check_scores(scores, rows, self.classifier.info.output)
-        if scores.ndim == 1:
+        if scores.ndim != 2:
             return scores
         width, dtype = self._first = self._first or (scores.shape[1], scores.dtype)
         if scores.shape[1] != width:
@@ -115,6 +116,8 @@ def check_scores(scores: NDArray[Any], rows: int, output: str) -> NDArray[Any]:
         if scores.shape != (rows,) or not np.issubdtype(scores.dtype, np.integer):
             raise AnswerError(f"the model returned {scores.dtype} {scores.shape}; expected {rows} integer labels")
         return scores
+    if output == "boxes":
+        return check_boxes(scores, rows)
     if scores.dtype.kind not in "biuf":
         raise AnswerError(f"the model returned {scores.dtype} scores; expected real numbers")
     if scores.ndim != 2 or len(scores) != rows or scores.shape[1] < 2:

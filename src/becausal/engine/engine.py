@@ -167,7 +167,10 @@ class Engine:
             return
         if isinstance(work, Job):
             run.active[index] = look = FirstLook(index, work, staged)
-            run.scheduler.waiting.append(look)
+            if look.scores is None:
+                run.scheduler.waiting.append(look)
+            else:  # another job of the same view has had the answer
+                self._start(run, look)
             return
         run.active[index] = search = RunningSearch(index, *work, staged, run.max_calls, self.stats, self._drawn(work[0]))
         self._advance(run, search, None)
@@ -204,8 +207,9 @@ class Engine:
         except BecausalError as error:
             run.done.append(Outcome(look.index, None, "failure", look.stats, error))
             return
-        self.stats.calls += 1
-        common = (run.max_calls, self.stats, self._drawn(problem))
+        self.stats.calls += look.stats.calls
+        limit = run.max_calls if look.job.limit is None else look.job.limit
+        common = (limit, self.stats, self._drawn(problem), look.job.shared)
         running = RunningSearch(look.index, problem, search, look.staged, *common, stats=look.stats, begun=look.begun)
         run.active[look.index] = running
         self._advance(run, running, None)

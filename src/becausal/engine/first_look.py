@@ -31,6 +31,10 @@ class FirstLook(Generic[T]):
     is_sent: bool = False
     is_wanted: bool = True
 
+    def __post_init__(self) -> None:
+        if self.job.shared is not None:
+            self.scores = self.job.shared.whole
+
     @property
     def grid(self) -> Grid:
         return tuple(self.job.view.shape[:-1])
@@ -65,6 +69,8 @@ class FirstLook(Generic[T]):
 
     def deliver(self, scores: NDArray[Any], landing: Landing) -> None:
         self.scores = scores
+        if self.job.shared is not None:
+            self.job.shared.whole = scores
         landing.add_to(self.stats)
         self.stats.calls += 1
 

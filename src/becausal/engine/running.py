@@ -23,7 +23,7 @@ from becausal.engine.scheduler import Landing
 T = TypeVar("T")
 
 Packed = NDArray[np.uint8]  # (n, bytes): visible sets, eight pixels to a byte
-Known = tuple[bool, float, float]  # holds, margin, confidence
+Known = tuple[Any, ...]  # holds, margin, confidence; of a box its similarity, too
 Key = int | bytes  # hash of a set, and of its random background if it has one; at least 64 bits
 Draws = NDArray[np.intp]  # (n,) numbers of random backgrounds
 
@@ -33,11 +33,26 @@ class Job(Generic[T]):
     """A view whose problem is not known before the model has seen it whole.
 
     start: makes the problem and its search from the model's answer to the whole view, scores (1, classes) or a label (1,).
+    limit: on its calls, None for the limit that all searches have.
+    shared: what the model has answered to other jobs of the same view and backgrounds, and to this one.
     """
 
     view: Pixels
     backgrounds: tuple[Pixels, ...]
     start: Callable[[NDArray[Any]], tuple[Problem, Search[T]]]
+    limit: int | None = None
+    shared: "SharedAnswers | None" = None
+
+
+@dataclass(eq=False)
+class SharedAnswers:
+    """What the model returned for one view and its backgrounds, for jobs that ask it about different targets.
+
+    whole: for the whole view, (1, ...). rows: for each question, one row for each background.
+    """
+
+    whole: NDArray[Any] | None = None
+    rows: dict[Key, NDArray[Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -59,6 +74,7 @@ class RunningSearch(Generic[T]):
     """One search and its questions; a source of rows.
 
     limit: on its calls, None for none. totals: of the engine. drawn: the problem's random backgrounds, where it has any.
+    shared: what the model returned to other searches of the same view, which costs nothing here.
     """
 
     index: int
@@ -68,6 +84,7 @@ class RunningSearch(Generic[T]):
     limit: int | None
     totals: Stats
     drawn: DrawnBackgrounds | None = None
+    shared: SharedAnswers | None = None
     stats: Stats = field(default_factory=Stats)
     begun: float = field(default_factory=time.perf_counter)
     cache: dict[Key, Known] = field(default_factory=dict)
@@ -125,6 +142,7 @@ class RunningSearch(Generic[T]):
                 self.cache.pop(key, None)
         else:
             self.keys = hash_rows(self.packed, self.draws)
+            self._take_shared()
         room = self._room(uncached)
         self.todo = deque()
         new: set[Key] = set()
@@ -145,6 +163,26 @@ class RunningSearch(Generic[T]):
         for stats in (self.stats, self.totals):
             stats.calls += claimed * self.width
             stats.speculative -= claimed * self.width
+
+    def _take_shared(self) -> None:
+        """Judge what the model has already returned to another search."""
+        if self.shared is None:
+            return
+        found = [key for key in dict.fromkeys(self.keys) if key in self.shared.rows and key not in self.cache]
+        if found:
+            answers = np.concatenate([self.shared.rows[key] for key in found])
+            self.cache.update(zip(found, self.judge(answers, self.width), strict=True))
+
+    def judge(self, scores: NDArray[Any], width: int) -> list[Known]:
+        """What the model's answers say of the target, for each question; of `width` rows each the worst counts."""
+        judged = self.problem.target.judge(scores)
+        holds, margin, confidence, similarity = judged.holds, judged.margin, judged.confidence, judged.similarity
+        if width > 1:
+            holds = np.asarray(holds.reshape(-1, width).all(axis=1))
+            margin, confidence = margin.reshape(-1, width).min(axis=1), confidence.reshape(-1, width).min(axis=1)
+            similarity = None if similarity is None else similarity.reshape(-1, width).min(axis=1)
+        columns = [holds.tolist(), quantise_margin(margin, holds).tolist(), confidence.tolist()]
+        return list(zip(*columns, *([] if similarity is None else [similarity.tolist()]), strict=True))
 
     def _room(self, uncached: bool) -> int | None:
         """How many more questions the budget allows; None for no limit."""
@@ -189,8 +227,11 @@ class RunningSearch(Generic[T]):
     def answers(self, rows: int) -> Answers:
         """The answers to the first rows of the wave."""
         known = [self.cache[k] for k in self.keys[:rows]]
-        holds, margin, confidence = zip(*known, strict=True) if known else ((), (), ())
-        return Answers(np.array(holds, bool), np.array(margin, float), np.array(confidence, float), spent=self.stats.calls)
+        holds, margin, confidence, *more = zip(*known, strict=True) if known else ((), (), ())
+        similarity = np.array(more[0], float) if more else None
+        return Answers(
+            np.array(holds, bool), np.array(margin, float), np.array(confidence, float), self.stats.calls, similarity
+        )
 
     def reply(self) -> Answers | Stop:
         """The answers to the whole wave; where the budget did not reach, a Stop with those there are."""
@@ -271,16 +312,11 @@ class QuestionPart(Generic[T]):
 
     def deliver(self, scores: NDArray[Any], landing: Landing) -> None:
         """Keep what the model returned; with several fills the worst answer counts."""
-        owner, width = self.owner, self.width
-        judged = owner.problem.target.judge(scores)
-        holds, margin, confidence = judged.holds, judged.margin, judged.confidence
-        if width > 1:
-            holds = np.asarray(holds.reshape(-1, width).all(axis=1))
-            margin = margin.reshape(-1, width).min(axis=1)
-            confidence = confidence.reshape(-1, width).min(axis=1)
-        margin = quantise_margin(margin, holds)
-        known = zip(self.keys, zip(holds.tolist(), margin.tolist(), confidence.tolist(), strict=True), strict=True)
-        rows = self.count
+        owner, rows = self.owner, self.count
+        known = zip(self.keys, owner.judge(scores, self.width), strict=True)
+        if owner.shared is not None:
+            by_question = scores.reshape(len(self.keys), self.width, *scores.shape[1:])
+            owner.shared.rows.update(zip(self.keys, by_question, strict=True))
         if self.is_speculative:
             owner.speculative.update((key, answer) for key, answer in known if key not in owner.cache)
             owner.stats.speculative += rows

@@ -50,6 +50,9 @@ METHODS: dict[str, Method] = {
     "rise": _method(
         "rise", "Rise", "labels", "mean score over the random mutants that show a pixel; uses scores if available"
     ),
+    "d-rise": _method(
+        "d_rise", "DRise", "boxes", "RISE for a box of an object detector: random mutants, weighted by score times overlap"
+    ),
     "occlusion": _method(
         "occlusion", "Occlusion", "labels", "drop of the score under a sliding masked window; uses scores if available"
     ),

@@ -6,7 +6,7 @@ u < m(x). Then P(x visible | m) = m(x), and P(x visible) = p at every pixel, for
 unbiased, and the sets are as smooth as the masks whose level sets they are.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,6 +17,8 @@ from becausal.core.contracts import Answers, Finding, Grid, Needs, Search, Visib
 from becausal.core.errors import OptionError
 from becausal.core.problem import Problem
 from becausal.methods.waves import run_waves, scores, wave_sizes
+
+Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,13 +51,16 @@ class Rise:
             raise OptionError(f"share must lie between 0 and 1, not {self.share}")
 
     def search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]:
-        grid = problem.grid
+        return (yield from self.average(problem.grid, rng, scores))
+
+    def average(self, grid: Grid, rng: np.random.Generator, value_of: Callable[[Answers], Values]) -> Search[Finding]:
+        """The mean value of the mutants in which a pixel is visible, as a map."""
         sums, counts = np.zeros(grid), np.zeros(grid, np.intp)
         total, answered = 0.0, 0
 
         def update(wave: Visible, answers: Answers) -> None:
             nonlocal total, answered
-            values = scores(answers)
+            values = value_of(answers)
             for visible, value in zip(wave, values, strict=True):
                 sums[visible] += value
             counts[...] += np.count_nonzero(wave, axis=0)

@@ -62,7 +62,7 @@ def render_comparison(comparison: Comparison) -> str:
         signal=data_uri(comparison_png(comparison)) if is_signal else "",
         cards=[] if is_signal else _paint_cards(comparison),
         has_levels=len(comparison.first.levels) > 1,
-        purpose=describe_purpose(comparison.first.level),
+        purpose=describe_purpose(comparison.first.level, comparison.first),
         colour_stops=colour_stops(),
         percentile=CLIP_PERCENTILE,
     )

@@ -178,7 +178,7 @@ def _legend_texts(explanation: ExplanationRecord, separator: str) -> list[str]:
     texts = []
     for level in reversed(explanation.levels):
         claims = [claim for claim in list_claims(level) if claim.startswith(("confidence", "NOT"))]
-        texts.append(f"{describe_purpose(level)}:{separator}{', '.join([_describe_size(level), *claims])}")
+        texts.append(f"{describe_purpose(level, explanation)}:{separator}{', '.join([_describe_size(level), *claims])}")
     return texts
 
 

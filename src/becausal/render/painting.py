@@ -15,6 +15,7 @@ COMPRESSION = 3  # of PNG files: the default takes twice as long for photographs
 LUMA = np.array([0.299, 0.587, 0.114])
 COLOURS = ("#ffffff", "#00d5ff", "#ff4fd8", "#7dff4f", "#ffb000", "#b09bff")  # of the outlines, the first explanation first
 INNER_COLOURS = ("#00e0ff", "#ffe14d", "#ff6ec7")  # of the levels inside the outer line, the innermost first
+BOX_COLOUR = "#ffb000"  # of the box of a detector
 _DARK, _GREY = np.array([12.0, 14.0, 18.0]), np.array([128.0, 128.0, 128.0])
 _VEIL, _UNSEEN = 0.5, 0.64  # how much white covers what is not in the explanation, and what the model does not see
 
@@ -38,7 +39,7 @@ def line_of(number: int, count: int) -> ContourLine:
 
 def paint_image(sheet: Sheet) -> Painted:
     """The view, or the original image with the part that the model does not see faded."""
-    return _finish(enlarge(_fade_unseen(sheet.image.astype(np.float64), sheet), sheet.scale), sheet)
+    return _finish(_draw_box(enlarge(_fade_unseen(sheet.image.astype(np.float64), sheet), sheet.scale), sheet), sheet)
 
 
 def paint_explanation(sheet: Sheet) -> Painted:
@@ -139,6 +140,7 @@ def _outline(painted: NDArray[np.float64], sheet: Sheet) -> NDArray[np.float64]:
 
     The outer line lies outside of the explanation, those of inner levels inside, so that both can be seen where they meet.
     """
+    _draw_box(painted, sheet)
     sets = [(number, enlarge(visible, sheet.scale)) for number, visible in sheet.sets]
     shown = np.any([visible for _, visible in sets], axis=0)
     width = ceil(max(shown.shape) / (420 if len(sets) == 1 else 250))
@@ -152,6 +154,28 @@ def _outline(painted: NDArray[np.float64], sheet: Sheet) -> NDArray[np.float64]:
     for number, level in reversed(list(enumerate(sheet.inner))):
         _draw_level(painted, enlarge(level, sheet.scale), line_of(number, len(sheet.inner) + 1), width)
     return painted
+
+
+def _draw_box(painted: NDArray[np.float64], sheet: Sheet) -> NDArray[np.float64]:
+    """A dashed line along the box of a detector, where there is one, on a dark one."""
+    if sheet.box is None:
+        return painted
+    h, w = painted.shape[:2]
+    width = ceil(max(h, w) / 300)
+    left, top, right, bottom = (round(side * sheet.scale) for side in sheet.box)
+    rows, columns = np.arange(h)[:, None], np.arange(w)[None, :]
+    inside = (rows >= top) & (rows < bottom) & (columns >= left) & (columns < right)
+    line = inside & dilate(~inside | _border(inside.shape), width)
+    _blend(painted, dilate(line, max(1, width // 2)), _DARK, 0.7)
+    _blend(painted, line & ((rows + columns) // (6 * width) % 2 == 0), rgb_of(BOX_COLOUR), 0.95)
+    return painted
+
+
+def _border(shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    """The outermost pixels."""
+    border = np.ones(shape, bool)
+    border[1:-1, 1:-1] = False
+    return border
 
 
 def _draw_level(painted: NDArray[np.float64], level: NDArray[np.bool_], line: ContourLine, unit: int) -> None:

@@ -78,7 +78,7 @@ def _list_levels(explanation: ExplanationRecord) -> list[dict[str, Any]]:
     return [
         {
             "name": level.name,
-            "purpose": describe_purpose(level),
+            "purpose": describe_purpose(level, explanation),
             "colour": shade_of(number, count) if is_signal else line_of(number, count).colour,
             "size": level.size,
             "pieces": describe_pieces(level),

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from becausal.core.boxes import Box
 from becausal.core.contracts import Pixels, Saliency
 from becausal.core.explanation import ExplanationRecord
 from becausal.core.frames import Frame
@@ -47,6 +48,7 @@ class Sheet:
         number: Which explanation `visible` is, from 0; it decides on the colour.
         inner: The levels inside the explanation, smallest first, each (h, w) bool.
         in_view: (h, w) bool, the part of the original image that the model sees; None where that is all of it.
+        box: Left, top, right and bottom of the explained box of a detector.
     """
 
     image: NDArray[np.uint8]
@@ -60,6 +62,7 @@ class Sheet:
     number: int = 0
     inner: tuple[NDArray[np.bool_], ...] = ()
     in_view: NDArray[np.bool_] | None = None
+    box: Box | None = None
 
     @property
     def sets(self) -> Iterator[tuple[int, NDArray[np.bool_]]]:
@@ -102,6 +105,7 @@ def lay_out(explanation: ExplanationRecord) -> Sheet:
         scale=choose_scale(shape),
         others=tuple(arrange(other.visible) for other in explanation.others),
         inner=tuple(arrange(level.visible) for level in explanation.levels[:-1]),
+        box=explanation.target.box,
     )
 
 
@@ -125,6 +129,7 @@ def lay_out_original(explanation: ExplanationRecord) -> Sheet:
         others=tuple(frame.to_original(other.visible) for other in explanation.others),
         inner=tuple(frame.to_original(level.visible) for level in explanation.levels[:-1]),
         in_view=None if in_view.all() else in_view,
+        box=None if explanation.target.box is None else frame.box_to_original(explanation.target.box),
     )
 
 

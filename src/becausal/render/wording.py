@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from becausal.core.checks import CheckedSet, Level
 from becausal.core.explanation import ExplanationRecord, NamedScore
+from becausal.core.targets import OVERLAP
 from becausal.render.certificates import describe_certificate, describe_share
 
 
@@ -72,7 +73,9 @@ def headline(explanation: ExplanationRecord) -> tuple[Span, ...]:
     """What the model says of the whole view, what the explanation alone keeps, and how little keeps the label."""
     unit, share = unit_name(explanation), format_share(explanation.size)
     spans = [Span("The model says "), *_scored(_top_label(explanation)), Span(". ")]
-    if _top_label(explanation) is None:  # known to be among the top, no more
+    if explanation.target.box is not None:
+        spans = [Span("The detector finds "), *_scored(_top_label(explanation)), Span(f" {describe_box(explanation)}. ")]
+    elif _top_label(explanation) is None:  # known to be among the top, no more
         confidence = format_confidence(explanation.confidence)
         spans = [Span("The model gives "), Span(explanation.label, True), Span(f" a confidence of {confidence}. ")]
     if explanation.checks.sufficient:
@@ -88,7 +91,7 @@ def headline(explanation: ExplanationRecord) -> tuple[Span, ...]:
     smallest = explanation.levels[0]
     if smallest.pixels < explanation.pixels and smallest.checks.sufficient:
         alone = format_confidence(smallest.checks.confidence)
-        what = f"{_subject(explanation)} alone" if smallest.share == 0 else describe_purpose(smallest)
+        what = f"{_subject(explanation)} alone" if smallest.share == 0 else describe_purpose(smallest, explanation)
         size = f"{format_share(smallest.size)} ({smallest.pixels:,})"
         spans.append(Span(f" {size} are enough for {what}" + (f" (confidence {alone})." if alone else ".")))
     if explanation.others:
@@ -101,6 +104,8 @@ def question(explanation: ExplanationRecord) -> tuple[Span, ...]:
     """What was asked, as a short title: Why bus (0.97)? Why cougar (0.81) rather than lion?"""
     target = explanation.target
     label = _scored(NamedScore(explanation.label, explanation.label_id, explanation.confidence))
+    if target.box is not None:
+        return Span("Why "), *label, Span(f" {describe_box(explanation)}?")
     if target.against is not None:
         return Span("Why "), *label, Span(" rather than "), Span(_rival(explanation), True), Span("?")
     if target.top > 1:
@@ -137,6 +142,8 @@ def _scored(score: NamedScore | None) -> tuple[Span, ...]:
 def _kept(explanation: ExplanationRecord) -> tuple[Span, ...]:
     """What the explanation alone does, as the end of a sentence."""
     target, label, top = explanation.target, Span(explanation.label, True), _top_label(explanation)
+    if target.box is not None:
+        return (Span("keep this box"),)
     if target.threshold is not None:
         return Span("keep "), label, Span(f" at a probability of at least {target.threshold:g}")
     own: tuple[Span, ...] = (label,)
@@ -181,18 +188,26 @@ def describe_pieces(found: CheckedSet) -> str:
     return f"{count} in {format_count(found.pieces, 'piece')}" + (f" with {format_count(holes, 'hole')}" if holes else "")
 
 
-def describe_purpose(level: Level) -> str:
+def describe_box(explanation: ExplanationRecord) -> str:
+    """Where the explained box of a detector is, in pixels of the image: at 34,50 to 120,80 (left,top to right,bottom)."""
+    if explanation.target.box is None:
+        return ""
+    left, top, right, bottom = explanation.frame.box_to_original(explanation.target.box)
+    return f"at {left:.0f},{top:.0f} to {right:.0f},{bottom:.0f}"
+
+
+def describe_purpose(level: Level, explanation: ExplanationRecord) -> str:
     """What a level keeps: the label, half of the confidence, most of the confidence (90 %)."""
     if level.certificate is not None:
-        return f"the label on {describe_share(level.certificate)}"
-    named = {0.0: "the label", 0.5: "half of the confidence", 0.9: "most of the confidence (90 %)"}
+        return f"{_subject(explanation)} on {describe_share(level.certificate)}"
+    named = {0.0: _subject(explanation), 0.5: "half of the confidence", 0.9: "most of the confidence (90 %)"}
     return named.get(level.share, f"{format_share(level.share)} of the confidence")
 
 
-def describe_level(level: Level) -> str:
+def describe_level(level: Level, explanation: ExplanationRecord) -> str:
     """A level on one line: its size, the confidence that it keeps alone, and what it is enough for."""
     alone = format_confidence(level.checks.confidence)
-    claim = f"{'enough' if level.checks.sufficient else 'NOT enough'} for {describe_purpose(level)}"
+    claim = f"{'enough' if level.checks.sufficient else 'NOT enough'} for {describe_purpose(level, explanation)}"
     if level.certificate is not None:
         claim = describe_certificate(level.certificate)
     return ", ".join([describe_extent(level), *([f"confidence {alone}"] if alone else []), claim])
@@ -220,6 +235,10 @@ def describe_set(found: CheckedSet) -> str:
 def describe_target(explanation: ExplanationRecord) -> str:
     """The condition that every sufficient set has to meet."""
     target = explanation.target
+    if target.box is not None:
+        rule = f"a box of {explanation.label} that overlaps this one (IoU at least {OVERLAP:g}) is still found"
+        rule += f", with a score of at least {max(target.threshold or 0.0, target.floor):.2g}"
+        return rule
     if target.threshold is not None:
         rule = f"{explanation.label} has a probability of at least {target.threshold:g}"
     elif target.against is not None:
@@ -294,6 +313,8 @@ def _format_grain(grain: int, found: CheckedSet) -> str:
 def _subject(explanation: ExplanationRecord) -> str:
     """What the target asks to keep, as a noun."""
     target = explanation.target
+    if target.box is not None:
+        return "the box"
     if target.threshold is None and target.against is not None:
         return f"the lead of {explanation.label} over {_rival(explanation)}"
     if target.threshold is None and target.top > 1:

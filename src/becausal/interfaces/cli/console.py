@@ -137,7 +137,7 @@ def print_summary(explanation: "Explanation", folder: Path) -> None:
     console.print(head)
     facts: list[tuple[str, str | Text]] = [("explanation", describe_extent(explanation))]
     if len(explanation.levels) > 1:
-        facts = [(f"level {level.name}", describe_level(level)) for level in reversed(explanation.levels)]
+        facts = [(f"level {level.name}", describe_level(level, explanation)) for level in reversed(explanation.levels)]
     checks = [check for check in describe_checks(explanation) if check.name != "pieces"]
     width = max(len(check.answer) for check in checks)
     for check in checks:

@@ -85,7 +85,7 @@ def print_demo(explanation: "Explanation", overlap: float, folder: Path) -> None
         )
     )
     facts: list[tuple[str, str | Text]] = [
-        *((f"level {level.name}", describe_level(level)) for level in reversed(explanation.levels)),
+        *((f"level {level.name}", describe_level(level, explanation)) for level in reversed(explanation.levels)),
         ("on the occluder", f"{format_share(overlap)} of the level {explanation.level.name}"),
         *((check.name, f"{check.answer}: {check.meaning}") for check in describe_checks(explanation)[:3]),
         ("cost", f"{format_count(explanation.calls, 'call')}, {explanation.seconds:.1f} s"),

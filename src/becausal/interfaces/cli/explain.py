@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from becausal.core.errors import NetworkError, OptionError
+from becausal.core.errors import ImageError, NetworkError, OptionError
 from becausal.core.files import safe_name
 from becausal.core.text import one_line
 from becausal.interfaces.cli import options
@@ -29,6 +29,10 @@ def explain(
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="DIR", help="Folder to write to; each image gets its own folder in it.")
     ] = options.DEFAULT_OUT,
+    every_box: Annotated[
+        bool,
+        typer.Option("--all", help="Object detectors: explain every box that is found.", rich_help_panel=options.TARGET),
+    ] = False,
     as_json: options.AsJson = False,
     request: options.RequestOptions,
     loading: options.LoadingOptions,
@@ -39,17 +43,23 @@ def explain(
     (90 %). Checks each of them. For each image, writes explanation.json, arrays.npz, explanation.png, heatmap.png and
     report.html. Press Ctrl-C to stop early and keep the best result so far.
 
+    Of an object detector it explains a box: the one with the highest score, the one given by --box, or --all.
+
     **Examples**
 
     - `becausal explain photo.jpg --model bundled`
     - `becausal explain *.jpg --model net.onnx --labels names.txt --preprocess imagenet --resize 256`
     - `becausal explain scan.npy --model python:mine.py:predict --fill mean --fill blur --max-calls 2000`
     - `becausal explain dog.jpg --model hf:google/vit-base-patch16-224 --target wolf --against husky --json`
+    - `becausal explain street.jpg --model detect:yolo.onnx --box 2`
     """
     check_images(images)
     check_writable(out)
+    if every_box and request.box is not None:
+        raise OptionError("--all explains every box: leave out --box")
     results = ResultWriter(choose_folders(images, out), as_json=as_json)
-    entries = explain_images(open_model(model, loading), request, results)
+    search = explain_every_box if every_box else explain_images
+    entries = search(open_model(model, loading), request, results)
     if as_json:
         write_json(entries)
     if results.is_stopping:
@@ -79,9 +89,13 @@ class ResultWriter:
 
     def write(self, number: int, result: "Explanation | Failure") -> dict[str, Any]:
         """Save and print the result of an image; returns what `--json` prints about it."""
+        image, folder = self.folders[number]
+        return self.write_to(image, folder, result)
+
+    def write_to(self, image: Path, folder: Path, result: "Explanation | Failure") -> dict[str, Any]:
+        """The same, into any folder."""
         from becausal.api import Failure, find_failure
 
-        image, folder = self.folders[number]
         if isinstance(result, Failure):
             return {"image": str(image), "error": self._report_failure(image, str(result.error))}
         saved = result.save(folder)
@@ -129,6 +143,32 @@ def explain_images(model: "Classifier", request: "Request", results: ResultWrite
                 complain(f"{left} of {len(images)} images not started: {error}")
     results.is_stopping |= progress.is_stopping
     return [entries[number] for number in sorted(entries)]
+
+
+def explain_every_box(model: "Classifier", request: "Request", results: ResultWriter) -> list[dict[str, Any]]:
+    """Explain all boxes in each image, each into a folder box-1, box-2, … of the image's; returns what `--json` prints."""
+    from becausal.api import Failure, explain_boxes
+
+    entries: list[dict[str, Any]] = []
+    for image, folder in results.folders:
+        with watch_searches(title=image.name, quiet=results.as_json) as progress:
+            try:
+                for number, result in explain_boxes(image, model, request=request, progress=progress):
+                    with progress.paused():
+                        entry = results.write_to(image, folder / f"box-{number}", result)
+                        entries.append(entry | {"box_number": number})
+            except ImageError as error:
+                if len(results.folders) == 1:
+                    raise
+                entries.append(results.write_to(image, folder, Failure(image.name, error)))
+            except KeyboardInterrupt:
+                if not entries:
+                    raise
+                results.is_stopping = True
+        results.is_stopping |= progress.is_stopping
+        if results.is_stopping:
+            break
+    return entries
 
 
 def choose_folders(images: Sequence[Path], out: Path) -> list[tuple[Path, Path]]:

@@ -1,15 +1,17 @@
 """`becausal inspect`, `models` and `methods`: how a model is used, and which models and methods there are."""
 
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from becausal.core.errors import ImageError
+from becausal.core.errors import ImageError, OptionError
+from becausal.core.files import safe_name, write_files
 from becausal.core.text import one_line
 from becausal.interfaces.cli import options
-from becausal.interfaces.cli.console import complain, open_console, print_facts, print_table, write_json
+from becausal.interfaces.cli.console import check_writable, complain, open_console, print_facts, print_table, write_json
 from becausal.models import open_model
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ _OUTPUTS = {
     "probabilities": "probabilities of exclusive classes",
     "multilabel": "independent probabilities, several labels at once",
     "labels": "labels only, no scores",
+    "boxes": "boxes of an object detector",
 }
 
 
@@ -27,21 +30,31 @@ def inspect(
     *,
     model: Annotated[str, typer.Argument(metavar="MODEL", help=options.SPEC_HELP)],
     images: Annotated[list[Path] | None, typer.Argument(metavar="IMAGE", help="Images to classify.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="DIR", help="Object detectors: folder for the images with numbered boxes."),
+    ] = None,
     as_json: options.AsJson = False,
     loading: options.LoadingOptions,
 ) -> None:
     """Show how a model is used, and how it classifies images.
 
     Do this first with a model of your own. If the top 5 labels are wrong, the normalisation, the resizing or the labels
-    are probably wrong, and explanations would be too.
+    are probably wrong, and explanations would be too. The boxes of an object detector are listed, numbered as
+    `becausal explain --box` takes them, and drawn on the images with --out.
 
     **Examples**
 
     - `becausal inspect bundled`
     - `becausal inspect net.onnx *.jpg --labels names.txt --preprocess tf --resize 256`
+    - `becausal inspect detect:yolo.onnx street.jpg --out boxes`
     """
     classifier = open_model(model, loading)
-    entries = [classify_image(image, classifier, is_only=len(images or ()) == 1) for image in images or ()]
+    if out is not None:
+        if classifier.info.output != "boxes" or not images:
+            raise OptionError("--out is for images with the boxes of an object detector")
+        check_writable(out)
+    entries = [classify_image(image, classifier, is_only=len(images or ()) == 1, out=out) for image in images or ()]
     info = classifier.info  # read after the images: some models reveal only then what they return
     if as_json:
         write_json(describe(info) | (entries[0] if len(entries) == 1 else {}) | ({"images": entries} if entries else {}))
@@ -53,18 +66,27 @@ def inspect(
             for top in entry["top"]:
                 score = "      " if top["confidence"] is None else f"{top['confidence']:.4f}"
                 console.print(f"    {score}  {one_line(top['label'])} ({top['label_id']})")
+        for entry in (entry for entry in entries if "boxes" in entry):
+            console.print(f"\n  {one_line(entry['image'])}" + (f", drawn in {entry['file']}" if "file" in entry else ""))
+            for box in entry["boxes"]:
+                sides = ",".join(f"{side:.0f}" for side in box["box"])
+                console.print(f"    {box['number']:>2}  {box['score']:.4f}  {one_line(box['label'])}  {sides}")
+            if not entry["boxes"]:
+                console.print(f"    no box with a score of at least {info.threshold:g}")
     if any("error" in entry for entry in entries):
         raise typer.Exit(2)
 
 
-def classify_image(image: Path, classifier: "Classifier", *, is_only: bool) -> dict[str, Any]:
-    """What `--json` prints about an image: its top labels, or the error, which is also printed.
+def classify_image(image: Path, classifier: "Classifier", *, is_only: bool, out: Path | None) -> dict[str, Any]:
+    """What `--json` prints about an image: its top labels or its boxes, or the error, which is also printed.
 
-    is_only: there are no further images, so that an error is raised instead.
+    is_only: there are no further images, so that an error is raised instead. out: where boxes are drawn.
     """
     from becausal.api import classify
 
     try:
+        if classifier.info.output == "boxes":
+            return _find_boxes(image, classifier, out)
         top = classify(image, classifier)
     except ImageError as error:
         if is_only:
@@ -80,6 +102,22 @@ def classify_image(image: Path, classifier: "Classifier", *, is_only: bool) -> d
     }
 
 
+def _find_boxes(image: Path, classifier: "Classifier", out: Path | None) -> dict[str, Any]:
+    """The boxes that a detector finds in an image, and the file they are drawn in."""
+    from becausal.api import detect
+    from becausal.images.loading import load_image
+    from becausal.render.boxes import draw_boxes
+
+    boxes = detect(image, classifier)
+    entry: dict[str, Any] = {"image": str(image), "boxes": [asdict(box) for box in boxes]}
+    if out is None:
+        return entry
+    labelled = [(box.box, f"{box.number} {box.label} {box.score:.2f}") for box in boxes]
+    file = out / f"{safe_name(image.stem)}.png"
+    write_files(out, {file.name: draw_boxes(load_image(image).pixels, labelled)})
+    return entry | {"file": str(file)}
+
+
 def list_facts(info: "ModelInfo") -> "list[tuple[str, Any]]":
     """What is printed about a model, as names and texts."""
     facts = [
@@ -92,6 +130,8 @@ def list_facts(info: "ModelInfo") -> "list[tuple[str, Any]]":
         ("labels", f"{len(info.labels)} names" if info.labels else "no names, numbers only"),
         ("sha256", info.sha256 or "no file"),
     ]
+    if info.output == "boxes":
+        facts.insert(6, ("threshold", f"a box is found from a score of {info.threshold:g} on"))
     return facts + [("note", note) for note in info.notes]
 
 
@@ -107,6 +147,7 @@ def describe(info: "ModelInfo") -> dict[str, Any]:
         "grid": list(info.geometry.grid) if info.geometry else None,
         "normalisation": info.normalisation,
         "output": info.output,
+        "threshold": info.threshold if info.output == "boxes" else None,
         "labels": len(info.labels) if info.labels else 0,
         "sha256": info.sha256,
         "notes": list(info.notes),

@@ -146,9 +146,11 @@ def is_same_model(model: str, origin: "Origin") -> bool:
 def check_model(origin: "Origin") -> None:
     """Raise ModelError unless the model of a record is harmless: bundled, or an ONNX file with the recorded hash."""
     from becausal.api.origins import hash_file, model_file
+    from becausal.models.bundled import VARIANTS
 
-    spec, kind = origin.model, origin.model.partition(":")[0]
-    if spec == "bundled":
+    spec = origin.model
+    kind, colon, target = spec.partition(":")
+    if kind == "bundled" and target in VARIANTS and bool(target) == bool(colon):
         return
     shown = one_line(spec, 200)
     if kind not in KINDS and not spec.lower().endswith(".onnx"):

@@ -14,7 +14,13 @@ from becausal.interfaces.web import panels, results
 from becausal.interfaces.web.images import Upload, check_image_size, decode_image, make_preview
 from becausal.interfaces.web.job_queue import BackgroundJob, JobQueue
 from becausal.interfaces.web.limits import Limits
-from becausal.interfaces.web.predictions import TopLabels, find_witness, predict_top_labels, view_pixels
+from becausal.interfaces.web.predictions import (
+    TopLabels,
+    draw_detections,
+    find_witness,
+    predict_top_labels,
+    view_pixels,
+)
 from becausal.interfaces.web.rendering import render
 from becausal.interfaces.web.sessions import Session, Sessions, StoredResult
 from becausal.interfaces.web.streams import Streams
@@ -103,7 +109,8 @@ class Page:
             if upload is not None:
                 image = decode_image(upload, self.limits)
                 check_image_size(image, classifier, self.limits)
-                top_labels, preview = predict_top_labels(image, classifier), make_preview(image)
+                top_labels = predict_top_labels(image, classifier)
+                preview = draw_detections(image, classifier) or make_preview(image)
                 side = max(view_pixels(image, classifier).shape[:2])
         except BecausalError as failure:
             error, upload = str(failure), session.upload

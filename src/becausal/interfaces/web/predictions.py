@@ -5,17 +5,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from becausal.api import detect
 from becausal.api.explanation import Explanation
+from becausal.core.boxes import read_boxes
 from becausal.core.checks import Level
 from becausal.core.contracts import Classifier, Pixels, Visible
 from becausal.core.explanation import Why
 from becausal.core.extract import prefix, ranking
 from becausal.engine.engine import Engine
 from becausal.images.loading import InputImage, make_view
+from becausal.render.boxes import draw_boxes
 
 SLIDER_STEPS = 40
+MOST_BOXES = 20  # of a detector, that can be chosen on the page
 
-TopLabels = tuple[tuple[int, str, float], ...]  # (label id, name, confidence), best first
+TopLabels = tuple[tuple[int, str, float], ...]  # (label id, or number of a box, name, confidence), best first
 
 
 @dataclass(frozen=True)
@@ -74,13 +78,25 @@ def view_pixels(image: InputImage, classifier: Classifier) -> Pixels:
 
 
 def predict_top_labels(image: InputImage, classifier: Classifier, count: int = 5) -> TopLabels:
-    """The top labels for the unmasked view."""
-    view, info = view_pixels(image, classifier), classifier.info
+    """The top labels for the unmasked view, or the boxes that a detector finds in it."""
+    view = view_pixels(image, classifier)
     scores = Engine(classifier).evaluate(view, view, np.ones((1, *view.shape[:-1]), bool))[0]
+    info = classifier.info
+    if scores.ndim == 2:
+        found = enumerate(read_boxes(scores, info.threshold)[:MOST_BOXES], start=1)
+        return tuple((number, f"{number}: {info.name_of(one.label_id)}", one.score) for number, one in found)
     if scores.ndim == 0:
         return ((int(scores), info.name_of(int(scores)), float("nan")),)
     order = np.argsort(-scores, kind="stable")[:count]
     return tuple((int(i), info.name_of(int(i)), float(scores[i])) for i in order)
+
+
+def draw_detections(image: InputImage, classifier: Classifier) -> tuple[bytes, str] | None:
+    """The image with the numbered boxes that a detector finds, as content and media type; None for a classifier."""
+    if classifier.info.output != "boxes":
+        return None
+    boxes = detect(image, classifier)[:MOST_BOXES]
+    return draw_boxes(image.pixels, [(one.box, f"{one.number}: {one.label}") for one in boxes]), "image/png"
 
 
 def predict_masked(
@@ -92,6 +108,11 @@ def predict_masked(
     if level is not None and len(explanation.levels) > 1:
         target = replace(target, floor=level.share * explanation.confidence)
     judged = target.judge(scores)
+    if target.box is not None:
+        return [
+            Prediction(explanation.label if holds else "box not found", float(score), float(score), bool(holds))
+            for score, holds in zip(judged.confidence, judged.holds, strict=True)
+        ]
     labels = scores.argmax(axis=1) if scores.ndim == 2 else scores
     own = scores.max(axis=1) if scores.ndim == 2 else np.full(len(scores), np.nan)
     return [

@@ -68,7 +68,7 @@ def _describe_levels(explanation: Explanation) -> list[dict[str, str]]:
     return [
         {
             "name": level.name,
-            "purpose": describe_purpose(level).replace(" %", f"{NBSP}%"),
+            "purpose": describe_purpose(level, explanation).replace(" %", f"{NBSP}%"),
             "colour": line_of(number, count).colour,
             "size": format_share_nbsp(level.size),
             "pieces": describe_pieces(level),
@@ -165,7 +165,12 @@ def render_ranking(explanation: Explanation, ranking: RankingSteps, publish: Pub
         points=" ".join(f"{100 * i / last:.2f},{30 * (1 - value):.2f}" for i, value in enumerate(heights)),
         last=last,
         stops=[
-            {"step": stop, "name": level.name, "purpose": describe_purpose(level), "percent": f"{100 * stop / last:.2f}"}
+            {
+                "step": stop,
+                "name": level.name,
+                "purpose": describe_purpose(level, explanation),
+                "percent": f"{100 * stop / last:.2f}",
+            }
             for stop, level in zip(ranking.stops, explanation.levels, strict=True)
         ],
         dip=format_confidence(lowest) if heights[ranking.start] - lowest > VISIBLE_DIP else "",

@@ -49,7 +49,7 @@ def make_request(
 ) -> Request:
     """The request for the values of the page's controls; raises OptionError for a value that is not offered.
 
-    side: longest side of the view in pixels. label: id, None for the top label. share: see `CONFIDENCE_SHARES`.
+    side: longest side of the view in pixels. label: id, or the number of a detector's box; None for the top one. share: see `CONFIDENCE_SHARES`.
     cells: along the longest side. options: further fields of `Request`, by name.
     """
     ranks = {label_id: rank for rank, (label_id, _, _) in enumerate(top_labels, start=1)} | {None: 1}
@@ -68,12 +68,14 @@ def make_request(
             f"the maximum number of model calls must be between 10 and {limits.max_calls:,}, not {max_calls:,}"
         )
     output, is_any = classifier.info.output, share == ANY
+    is_detector = output == "boxes"
     kept = 0.9 if is_any else float(share)
     several = options.get("several", 1) if options.get("method", "causal") == "causal" else 1
     return Request(
         fills=(fill,),
-        target=label,
-        top=1 if output == "multilabel" else ranks[label],
+        target=None if is_detector else label,
+        box=label if is_detector else None,
+        top=1 if output in ("multilabel", "boxes") else ranks[label],
         confidence=kept if several > 1 and kept > 0 and output != "labels" else None,  # disjoint sets have no levels
         smallest=kept == 0,
         holds=HOLDS if is_any and several == 1 else None,
@@ -90,10 +92,12 @@ def _is_installed(library: str) -> bool:
 
 def available_methods(classifier: Classifier) -> tuple[str, ...]:
     """The methods that can run on this model with the installed libraries."""
-    has_gradients = hasattr(classifier, "module") or classifier.info.spec == "bundled"
+    has_gradients = hasattr(classifier, "torch_form")
 
     def can_run(name: str) -> bool:
         needs_gradients = METHODS[name].needs == "gradients"
+        if METHODS[name].needs == "boxes" and classifier.info.output != "boxes":
+            return False
         libraries = LIBRARIES.get(name, ("torch", "captum") if needs_gradients else ())
         return (has_gradients or not needs_gradients) and all(_is_installed(library) for library in libraries)
 
