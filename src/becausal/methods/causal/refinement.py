@@ -16,7 +16,7 @@ from becausal.core.regions import Region, split, whole
 from becausal.core.searches import Done
 from becausal.methods.causal.responsibility import degrees, masked_table
 
-MAX_BYTES = 256 * 2**20  # of the mutants that exist at a time
+MAX_BYTES = 16 * 2**20  # of the mutants that exist at a time: small, since fresh memory is slow
 
 Leaves = list[tuple[Region, float]]
 Partition = tuple[Region, ...]

@@ -147,6 +147,8 @@ class Causal:
     ) -> Search[Survey | None]:
         """The survey; None on small lattices and with a small budget."""
         tuning, samples = self.tuning, self.tuning.survey
+        if problem.target.box is not None:  # what does not depend on the explanation is the same for all boxes
+            samples += tuning.context
         if problem.budget is not None:
             samples = min(samples, problem.budget // tuning.survey_fraction)
         if samples < tuning.min_survey or np.prod(lattice.shape) <= tuning.small_lattice:
@@ -166,8 +168,9 @@ class Causal:
         tuning = self.tuning
         if survey is None or (problem.budget is not None and problem.budget < 4 * (tuning.context + tuning.inside)):
             return None
+        context = tuning.context if problem.target.box is None else 0
         search = measure_effects(
-            survey, explanation, 2 * lattice.grain, context=tuning.context, inside=tuning.inside, rng=rng.spawn(1)[0]
+            survey, explanation, 2 * lattice.grain, context=context, inside=tuning.inside, rng=rng.spawn(1)[0]
         )
         return (yield from search)
 
