@@ -4,9 +4,9 @@
     python benchmarks/bench_all.py --models DIR --data DIR --out DIR --only exact-bundled,scenes-bundled
     python benchmarks/bench_all.py --list
 
---models is a folder with mobilenet_v2.onnx, squeezenet.onnx and as_torch.py, whose build(FILE) returns them as torch
-modules; --data is a folder with photobombing/, roaming-panda/ and imagenet-samples/. A finished run is stored with
-`python benchmarks/results_tables.py --add OUT/NAME NAME`.
+--models is a folder with mobilenet_v2.onnx, squeezenet.onnx, efficientnet_lite0.onnx and as_torch.py, whose build(FILE)
+returns them as torch modules; --data is a folder with photobombing/, roaming-panda/ and imagenet-samples/. A finished run is
+stored with `python benchmarks/results_tables.py --add OUT/NAME NAME`.
 """
 
 import argparse
@@ -26,8 +26,9 @@ MODELS: dict[str, dict[str, Any]] = {
         "preprocess": "caffe",
         "resize": "squash:256/227",
     },
+    "efficientnet": {"model": "torch:{models}/as_torch.py:build:efficientnet_lite0.onnx", "preprocess": "tf"},
 }
-BLACK_BOX = "causal,dc-causal,sbfl,rise,occlusion,lime,shap,random,centre"  # methods without gradients
+BLACK_BOX = "causal,dc-causal,sbfl,rise,occlusion,lime,shap,greedy,phasewin,hsic,sobol,random,centre"  # without gradients
 #: By name, which starts with the bench and the model: bench, model, and arguments of `run`.
 RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "exact-bundled": ("exact", "bundled", {"limit": 100}),
@@ -49,10 +50,13 @@ RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"data": "photobombing", "limit": 100, "request": Request(grain=4), "methods": BLACK_BOX},
     ),
     "photobombing-squeezenet": ("photobombing", "squeezenet", {"data": "photobombing", "limit": 100}),
+    "photobombing-efficientnet": ("photobombing", "efficientnet", {"data": "photobombing", "limit": 100}),
     "roaming-panda-mobilenet": ("roaming-panda", "mobilenet", {"data": "roaming-panda", "limit": 100}),
     "roaming-panda-squeezenet": ("roaming-panda", "squeezenet", {"data": "roaming-panda", "limit": 100}),
+    "roaming-panda-efficientnet": ("roaming-panda", "efficientnet", {"data": "roaming-panda", "limit": 100}),
     "occlusion-mobilenet": ("occlusion", "mobilenet", {"data": "imagenet-samples", "limit": 100}),
     "occlusion-squeezenet": ("occlusion", "squeezenet", {"data": "imagenet-samples", "limit": 100}),
+    "occlusion-efficientnet": ("occlusion", "efficientnet", {"data": "imagenet-samples", "limit": 100}),
     "fills-mobilenet": ("fills", "mobilenet", {"data": "photobombing", "limit": 100}),
     "misclassified-mobilenet": ("misclassified", "mobilenet", {"data": "photobombing", "limit": 200}),
     "convergence-mobilenet": ("convergence", "mobilenet", {"data": "photobombing", "limit": 20}),

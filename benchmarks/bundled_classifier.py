@@ -1,8 +1,9 @@
-"""Evaluate the bundled classifier and the scene generator on scenes that were not used for training.
+"""Evaluate a bundled classifier and the scene generator on scenes that were not used for training.
 
     PYTHONPATH=src python benchmarks/bundled_classifier.py
+    PYTHONPATH=src python benchmarks/bundled_classifier.py --model bundled:vit
 
-Prints tables and writes benchmarks/results/bundled_classifier.json, which the model card cites.
+Prints tables and writes benchmarks/results/bundled_classifier.json, or bundled_vit.json, which the model card cites.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ import numpy as np
 import onnxruntime
 from bundled_measures import (
     FIRST_SEED,
-    MODEL,
     SETS,
     Predict,
     classify,
     draw_scenes,
     evaluate,
+    find_file,
     load,
     measure_explanations,
     measure_flat,
@@ -38,18 +39,20 @@ from bundled_measures import (
 
 from becausal.scenes import LABELS
 
-RESULT = Path(__file__).parent / "results" / "bundled_classifier.json"
+RESULTS = Path(__file__).parent / "results"
+#: The models, and the files with their results.
+MODELS = {"bundled": "bundled_classifier.json", "bundled:vit": "bundled_vit.json"}
 
 
 def main() -> None:
     """Run all measurements, or only the explanations, keeping the rest of an earlier file."""
     options = _arguments()
-    predict = load()
+    predict = load(find_file(options.model))
     result = json.loads(options.out.read_text(encoding="utf-8")) if options.only_explain else measure(options, predict)
     if options.explain:
         explanations = result.setdefault("explanations", {})
         for method in options.methods:
-            explanations[method] = measure_explanations(predict, options.explain, method)
+            explanations[method] = measure_explanations(options.model, predict, options.explain, method)
     report(result)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
@@ -60,7 +63,8 @@ def measure(options: argparse.Namespace, predict: Predict) -> dict[str, Any]:
     result: dict[str, Any] = {
         "count": options.count,
         "first_seed": FIRST_SEED,
-        "model_bytes": MODEL.stat().st_size,
+        "model": options.model,
+        "model_bytes": find_file(options.model).stat().st_size,
         "versions": {
             "python": platform.python_version(),
             "numpy": np.__version__,
@@ -85,6 +89,7 @@ def measure(options: argparse.Namespace, predict: Predict) -> dict[str, Any]:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=MODELS, default="bundled", help="the classifier (default bundled)")
     parser.add_argument("--count", type=int, default=5_000, help="scenes per set (default 5,000)")
     parser.add_argument("--explain", type=int, default=100, help="scenes to explain, 0 for none (default 100)")
     parser.add_argument("--methods", nargs="+", default=["causal"], help="methods to explain with (default causal)")
@@ -92,8 +97,9 @@ def _arguments() -> argparse.Namespace:
         "--only-explain", action="store_true", help="repeat only the explanations; keep the other results in the file"
     )
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes that render scenes")
-    parser.add_argument("--out", type=Path, default=RESULT, help="the file to write")
+    parser.add_argument("--out", type=Path, help="the file to write")
     options = parser.parse_args()
+    options.out = options.out or RESULTS / MODELS[options.model]
     if options.count < 50:
         parser.error(f"--count is {options.count}, expected 50 or more, so that every label has a scene")
     return options

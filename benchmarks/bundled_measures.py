@@ -16,6 +16,7 @@ import numpy.typing as npt
 import onnxruntime
 
 from becausal.core.intervals import wilson_interval
+from becausal.models.bundled import VARIANTS
 from becausal.scenes import LABELS, NOTHING, OCCLUDERS, Scene, make_scene
 
 Images = npt.NDArray[np.uint8]
@@ -40,7 +41,7 @@ RIM = 4
 FILLS = {"grey": 128, "black": 0, "white": 255}
 NO_OBJECT = LABELS.index(NOTHING)
 
-MODEL = Path(__file__).parents[1] / "src" / "becausal" / "scenes" / "bundled" / "scenes.onnx"
+FOLDER = Path(__file__).parents[1] / "src" / "becausal" / "scenes" / "bundled"
 
 
 @dataclass
@@ -57,13 +58,19 @@ class Predictions:
         return np.array(self.labels), np.array(self.kinds), np.array(self.covers), np.concatenate(self.scores)
 
 
-def load() -> Predict:
+def find_file(spec: str) -> Path:
+    """The ONNX file of a bundled classifier."""
+    file = FOLDER / VARIANTS[spec.partition(":")[2]].file
+    if not file.is_file():
+        sys.exit(f"there is no {file.name} in becausal.scenes.bundled: train it first, see training/README.md")
+    return file
+
+
+def load(file: Path) -> Predict:
     """The classifier on one thread: from images (n, 128, 128, 3) uint8 to probabilities (n, 13)."""
-    if not MODEL.is_file():
-        sys.exit(f"there is no {MODEL.name} in becausal.scenes.bundled: train it first, see training/README.md")
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = settings.inter_op_num_threads = 1
-    session = onnxruntime.InferenceSession(str(MODEL), settings, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(str(file), settings, providers=["CPUExecutionProvider"])
 
     def predict(images: Images) -> Scores:
         scores: Scores = session.run(["probs"], {"input": to_input(images)})[0]
@@ -260,11 +267,11 @@ def measure_flat(predict: Predict) -> dict[str, Any]:
     return found
 
 
-def measure_explanations(predict: Predict, count: int, method: str) -> dict[str, Any]:
+def measure_explanations(spec: str, predict: Predict, count: int, method: str) -> dict[str, Any]:
     """Where explanations lie, for correctly classified scenes with 10 to 40 % of the object covered."""
     from becausal import BecausalError, explain, load_model
 
-    classifier = load_model("bundled")
+    classifier = load_model(spec)
     rows: list[dict[str, float]] = []
     seed, tried = FIRST_SEED, 0
     while tried < count:

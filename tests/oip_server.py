@@ -7,7 +7,8 @@ It writes its port on the first line of stdout and serves, below /v2/models/:
     scenes    the bundled classifier, FP32 [N,3,128,128], outputs probs and logits
     toy       UINT8 [N,16,16,3], two classes by the brightness of a corner; quick
     and toy's relatives: nameless (no metadata), single (no batch axis), four (a batch of four), half (FP16, NCHW),
-    labelled (INT64 labels), named (BYTES), two (two inputs), loading (never ready), versions/1 and /2 of toy
+    labelled (INT64 labels), detector and loose (boxes, with a batch axis or without), named (BYTES), two (two inputs),
+    loading (never ready), versions/1 and /2 of toy
 
 POST /control sets how it behaves: {"faults": [...], "settings": {...}}. Each inference request takes the next of the
 faults: null, {"status": 503, "headers": {...}, "error": "..."}, {"sleep": S}, {"reset": "before"|"body"}, {"body": "..."},
@@ -58,6 +59,13 @@ def corner(batch):
     return np.stack([1 - share, share], axis=1).astype(np.float32)
 
 
+def boxes(batch):
+    """Two boxes on images (n, 16, 16, 3): the corner, as sure as it is bright, and the whole image."""
+    found = np.array([[[0, 0, 8, 8], [0, 0, 16, 16]]], np.float32)
+    scores = np.stack([corner(batch)[:, 1], np.full(len(batch), 0.5, np.float32)], axis=1)
+    return {"boxes": found.repeat(len(batch), 0), "scores": scores, "labels": np.array([[1, 0]]).repeat(len(batch), 0)}
+
+
 def tensor(name, datatype, *shape):
     return {"name": name, "datatype": datatype, "shape": list(shape)}
 
@@ -84,6 +92,16 @@ MODELS = {
         [tensor("x", "UINT8", -1, 16, 16, 3)],
         [tensor("label", "INT64", -1)],
         lambda batch: {"label": corner(batch).argmax(axis=1)},
+    ),
+    "detector": (
+        [tensor("x", "UINT8", -1, 16, 16, 3)],
+        [tensor("boxes", "FP32", -1, 2, 4), tensor("scores", "FP32", -1, 2), tensor("labels", "INT64", -1, 2)],
+        lambda batch: boxes(batch),
+    ),
+    "loose": (
+        [tensor("x", "UINT8", -1, 16, 16, 3)],
+        [tensor("boxes", "FP32", -1, 4), tensor("scores", "FP32", -1), tensor("labels", "INT64", -1)],
+        lambda batch: {name: values[0] for name, values in boxes(batch[:1]).items()},
     ),
     "named": ([tensor("x", "UINT8", -1, 16, 16, 3)], [tensor("name", "BYTES", -1)], lambda batch: {}),
     "two": ([tensor("x", "UINT8", -1, 16, 16, 3), tensor("y", "UINT8", -1, 16, 16, 3)], SCORES, lambda batch: {}),

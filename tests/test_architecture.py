@@ -159,7 +159,7 @@ def test_the_way_of_one_image_has_at_most_sixteen_steps_that_exist():
 NAMED = {
     "torch": {
         "interfaces.captum", "interfaces.quantus", "scenes.network", "models.torch_module", "models.torch_compose",
-        "models.torch_device", "models.torch_export", "models.torch_runtime",
+        "scenes.vit", "models.torch_device", "models.torch_export", "models.torch_runtime",
         "methods.deeplift", "methods.extremal", "methods.gbp", "methods.gradients", "methods.lrp",
         "methods.lrp_rules", "methods.relative", "methods.smooth_masks", "methods.torch_layers", "bench.randomising",
     },
@@ -168,7 +168,7 @@ NAMED = {
     "quantus": set(),
     "matplotlib": {
         "api.explanation", "render.figures", "render.painting", "render.signals", "render.comparison",
-        "bench.figures",
+        "render.boxes", "bench.figures",
     },
     "onnxruntime": {"models.onnx_file", "models.onnx_binding"},
     "transformers": {"models.huggingface"},
@@ -260,8 +260,8 @@ for method in ("causal", "dc-causal"):
 
 def test_the_public_names():
     assert sorted(becausal.__all__) == [
-        "BecausalError", "Checks", "Claim", "Explanation", "Failure", "Request", "Status", "__version__", "check",
-        "classify", "explain", "explain_many", "load_model", "verify",
+        "BecausalError", "Checks", "Claim", "DetectedBox", "Explanation", "Failure", "Request", "Status", "__version__",
+        "check", "classify", "detect", "explain", "explain_boxes", "explain_many", "load_model", "verify",
     ]  # fmt: skip
     assert all(hasattr(becausal, name) for name in becausal.__all__)
 

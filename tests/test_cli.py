@@ -530,6 +530,7 @@ LOADING = [
     "--preprocess",
     "--resize",
     "--returns",
+    "--threshold",
     "--device",
     "--batch-size",
     "--threads",

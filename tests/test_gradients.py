@@ -375,7 +375,7 @@ class TinyTransformer(nn.Module):  # type: ignore[misc]
 
 @pytest.mark.parametrize(
     ("extra", "grid", "layer"),
-    [(1, (4, 4), "blocks.1.norm1"), (2, (4, 4), "blocks.1.norm1"), (1, (3, 5), "blocks.1.norm1"), (0, (4, 4), "norm")],
+    [(extra, grid, "blocks.1.norm1") for extra, grid in ((1, (4, 4)), (2, (4, 4)), (1, (3, 5)), (0, (4, 4)))],
 )
 def test_grad_cam_uses_the_tokens_of_the_last_block(extra: int, grid: tuple[int, int], layer: str) -> None:
     network = TinyTransformer(extra, grid).eval()

@@ -501,7 +501,7 @@ def test_options():
         wrap(body(), "tensorrt")
     with pytest.raises(OptionError, match="on the CPU only, not on 'cuda'"):
         wrap(body(), "onnxruntime", device="cuda")
-    with pytest.raises(OptionError, match="runtime is for torch modules, not for bundled models"):
+    with pytest.raises(OptionError, match="runtime is for torch classifiers, not for bundled models"):
         load_model("bundled", runtime="onnxruntime")
     with pytest.raises(OptionError, match="runtime is for torch modules, not for function"):
         as_classifier(lambda batch: batch, runtime="torch")

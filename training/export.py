@@ -1,12 +1,10 @@
-"""Fold, calibrate, evaluate and write the trained classifier."""
+"""Fold and write the trained classifier."""
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
@@ -28,43 +26,6 @@ def fold(trained: SceneNet) -> SceneNet:
             goal.bias.copy_((norm.bias.double() - norm.running_mean.double() * scale).float())
         plain.head.load_state_dict(trained.head.state_dict())
     return plain.eval()
-
-
-@torch.no_grad()
-def logits_of(network: SceneNet, scenes: Rendered) -> npt.NDArray[np.float64]:
-    """The logits, (n, 13), of scenes in full precision."""
-    device = next(network.parameters()).device
-    network.eval()
-    found = []
-    for start in range(0, len(scenes), 500):
-        batch = torch.from_numpy(scenes.images[start : start + 500]).to(device)
-        found.append(network(batch.permute(0, 3, 1, 2).float().contiguous() / 127.5 - 1).double().cpu().numpy())
-    return np.concatenate(found)
-
-
-def softmax(logits: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Probabilities from logits, (n, 13)."""
-    raised = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return np.asarray(raised / raised.sum(axis=1, keepdims=True))
-
-
-def temperature(logits: npt.NDArray[np.float64], labels: npt.NDArray[np.int64]) -> float:
-    """The temperature with the highest likelihood of the held-out labels."""
-    grid = np.exp(np.linspace(np.log(0.25), np.log(4.0), 241))
-    losses = [-np.log(softmax(logits / t)[np.arange(len(labels)), labels] + 1e-12).mean() for t in grid]
-    return float(grid[int(np.argmin(losses))])
-
-
-def calibration_error(probs: npt.NDArray[np.float64], labels: npt.NDArray[np.int64], bins: int = 15) -> float:
-    """The expected calibration error over equal bins of confidence."""
-    sure, right = probs.max(axis=1), probs.argmax(axis=1) == labels
-    place = np.minimum((sure * bins).astype(int), bins - 1)
-    gaps = [
-        abs(sure[place == k].mean() - right[place == k].mean()) * (place == k).mean()
-        for k in range(bins)
-        if (place == k).any()
-    ]
-    return float(sum(gaps))
 
 
 def write_weights(network: SceneNet, out: Path) -> None:
@@ -112,26 +73,15 @@ def write_weights(network: SceneNet, out: Path) -> None:
     onnx.save(model, str(out / "scenes.onnx"))
 
 
-def onnx_difference(network: SceneNet, scenes: Rendered, out: Path) -> float | None:
+def onnx_difference(network: torch.nn.Module, scenes: Rendered, file: Path) -> float | None:
     """The largest difference of logits between torch and onnxruntime, None if onnxruntime is not installed."""
     try:
         import onnxruntime
     except ImportError:
         return None
-    session = onnxruntime.InferenceSession(str(out / "scenes.onnx"), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     some = scenes.images[:200].astype(np.float32) / np.float32(127.5) - np.float32(1)
     found = session.run(["logits"], {"input": np.ascontiguousarray(some.transpose(0, 3, 1, 2))})[0]
     with torch.no_grad():
         ours = network.cpu()(torch.from_numpy(np.ascontiguousarray(some.transpose(0, 3, 1, 2)))).numpy()
     return float(np.abs(found - ours).max())
-
-
-def write_confusion(truth: npt.NDArray[np.int64], answers: npt.NDArray[np.int64], path: Path) -> None:
-    """Write the confusion matrix, with a row for each true label and a column for each prediction."""
-    table = np.zeros((len(LABELS), len(LABELS)), dtype=int)
-    np.add.at(table, (truth, answers), 1)
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["truth", *LABELS])
-        for label, row in zip(LABELS, table.tolist(), strict=True):
-            writer.writerow([label, *row])

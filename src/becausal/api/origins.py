@@ -49,6 +49,7 @@ def make_origin(
 
 def model_file(spec: str) -> Path | None:
     """The file a model specification names; None if it names none."""
+    spec = spec.removeprefix("detect:")
     kind, _, target = spec.partition(":")
     if spec.lower().endswith(".onnx") and kind not in ("keras", "torch", "python", "onnx"):
         return Path(spec)
@@ -98,8 +99,9 @@ class _Files:
         file = model_file(spec)
         if file is not None and file.exists():
             return spec.replace(str(file), self.place(file), 1)
-        kind, _, target = spec.partition(":")
-        return f"hf:{self.place(target)}" if kind == "hf" and Path(target).is_dir() else spec
+        prefix = "detect:" if spec.startswith("detect:") else ""
+        kind, _, target = spec.removeprefix(prefix).partition(":")
+        return f"{prefix}hf:{self.place(target)}" if kind == "hf" and Path(target).is_dir() else spec
 
     def place_loading(self, info: ModelInfo) -> dict[str, Any]:
         """The loading options, with class names in the place of their file."""

@@ -201,7 +201,7 @@ def _load_all(run: Path) -> Iterator[Explanation]:
 
 def _last_part(spec: str) -> str:
     """The model without its folder; records may have another path to the same file, which its hash identifies."""
-    name = str(spec).replace(os.sep, "/").rsplit("/", 1)[-1]
+    name = str(spec).removeprefix("detect:").replace(os.sep, "/").rsplit("/", 1)[-1]
     kind, _, rest = name.partition(":")
     return rest if kind in KINDS and rest else name
 

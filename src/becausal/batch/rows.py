@@ -40,7 +40,8 @@ def make_row(explanation: ExplanationRecord, item: InputItem, categories: frozen
 
 def label_id_of(explanation: ExplanationRecord) -> int | None:
     """The id of the label; None where the model returns names, and only the name identifies the label."""
-    return None if explanation.label_id == name_id(explanation.label) else explanation.label_id
+    ids = name_id(explanation.label), name_id(explanation.label, size=3)
+    return None if explanation.label_id in ids else explanation.label_id
 
 
 def stamp_of(path: str) -> Stamp | None:

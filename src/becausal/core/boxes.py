@@ -97,11 +97,11 @@ def overlaps(boxes: NDArray[Any], box: Box) -> NDArray[np.float64]:
     shared = np.maximum(width, 0.0) * np.maximum(height, 0.0)
     area = np.maximum(right - left, 0.0) * np.maximum(bottom - top, 0.0)
     union = area + (box[2] - box[0]) * (box[3] - box[1]) - shared
-    return np.divide(shared, union, out=np.zeros_like(shared), where=union > 0.0)
+    return np.asarray(np.divide(shared, union, out=np.zeros_like(shared), where=union > 0.0))
 
 
 def nearest_box(found: Sequence[FoundBox], box: Box) -> int:
-    """The index of the box that overlaps a given one most; of those that overlap none, the one with the nearest centre."""
+    """The index of the box that overlaps a given one most; where none does, of the one with the nearest centre."""
     corners = np.array([one.box for one in found], np.float64)
     shared = overlaps(corners, box)
     if shared.max() > 0.0:

@@ -30,6 +30,7 @@ Source = str | bytes | os.PathLike[str] | Image.Image | NDArray[np.generic]
 
 _MOST_PIXELS = 2 * 89_478_485  # twice Pillow's own limit: where Pillow itself refuses
 _SHOWN_SIDE = 1024  # pixels of the longest side of an original in figures
+_BARS = (114, 114, 114)  # the grey beside a letterboxed image that YOLO models are trained with
 _MOST_RESIZED = 64_000_000  # beyond this a thin strip is cut before it is resized, not after
 
 
@@ -111,7 +112,10 @@ def make_view(image: InputImage, geometry: Geometry | None, *, channels: int | N
         return View(image.pixels, Frame.identity(image.grid), image.squeeze)
     pixels = to_rgb(image.pixels, image.name)
     frame = plan_frame((pixels.shape[0], pixels.shape[1]), geometry)
-    return View(pixels if frame.is_identity else _resize_and_cut(pixels, frame, geometry.interpolation), frame)
+    if frame.is_identity:
+        return View(pixels, frame)
+    padding = _BARS if geometry.resize == "letterbox" else (0, 0, 0)
+    return View(_resize_and_cut(pixels, frame, geometry.interpolation, padding), frame)
 
 
 def read_like(view: Pixels, path: str, *, geometry: Geometry | None, channels: int | None) -> Pixels:
@@ -235,8 +239,10 @@ def _grey_of_many_bits(image: Image.Image) -> tuple[NDArray[np.uint8], list[str]
     return np.repeat(grey.astype(np.uint8)[:, :, None], 3, axis=2), [note]
 
 
-def _resize_and_cut(pixels: NDArray[np.uint8], frame: Frame, interpolation: str) -> NDArray[np.uint8]:
-    """(h, w, 3) resized and cut as the frame says; black where the cut is larger than the image."""
+def _resize_and_cut(
+    pixels: NDArray[np.uint8], frame: Frame, interpolation: str, padding: tuple[int, int, int]
+) -> NDArray[np.uint8]:
+    """(h, w, 3) resized and cut as the frame says; of the colour `padding` where the cut is larger than the image."""
     image = Image.fromarray(pixels)
     how = Image.Resampling[interpolation.upper()]
     (rows, columns), (top, left), (h, w) = frame.resized, frame.origin, frame.grid
@@ -244,8 +250,9 @@ def _resize_and_cut(pixels: NDArray[np.uint8], frame: Frame, interpolation: str)
         return np.asarray(image.resize((w, h), how, box=_box_on_original(frame)), np.uint8).copy()
     if (columns, rows) != image.size:
         image = image.resize((columns, rows), how)
-    # Pillow's crop reaches beyond the image where it must, and leaves that black
-    return np.asarray(image.crop((left, top, left + w, top + h)), np.uint8).copy()
+    cut = Image.new("RGB", (w, h), padding)
+    cut.paste(image, (-left, -top))  # what lies beyond the cut is left out
+    return np.asarray(cut, np.uint8).copy()
 
 
 def _box_on_original(frame: Frame) -> tuple[float, float, float, float]:

@@ -15,11 +15,10 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import Finding, ModelInfo, Pixels, Visible
+from becausal.core.contracts import ModelInfo, Pixels, Saliency, Visible
 from becausal.core.errors import OptionError, TargetError
-from becausal.core.problem import Explainer, Problem
-from becausal.core.targets import Target
-from becausal.engine.engine import Engine
+from becausal.core.problem import Explainer
+from becausal.interfaces.maps import find_map, keep_rank
 from becausal.methods import make_explainer
 from becausal.models.outputs import OutputDecoder, looks_like_probabilities
 from becausal.models.torch_module import import_torch
@@ -59,7 +58,7 @@ class CausalAttribution:
         max_calls: int | None = None,
         perturbations_per_eval: int = 32,
     ) -> Tensor:
-        """Compute a responsibility map for each input.
+        """Compute a responsibility map for each input, by the same search as `explain`.
 
         Args:
             inputs: Tensor (n, channels, *grid), normalised for the model.
@@ -88,12 +87,12 @@ class CausalAttribution:
         for i in range(len(inputs)):
             args = tuple(a[i : i + 1] if torch.is_tensor(a) and a.ndim and len(a) == len(inputs) else a for a in further)
             model = _ForwardClassifier(self.forward_func, args, inputs[i].detach(), perturbations_per_eval)
-            finding = self._search(model, inputs[i].detach(), background[i].detach(), labels[i], seed, max_calls)
-            maps.append(torch.as_tensor(finding.saliency, dtype=inputs.dtype, device=inputs.device))
+            saliency = self._find_map(model, inputs[i].detach(), background[i].detach(), labels[i], seed, max_calls)
+            maps.append(torch.as_tensor(saliency, dtype=inputs.dtype, device=inputs.device))
         stacked = torch.stack(maps).unsqueeze(1)
         return stacked.expand_as(inputs).clone()
 
-    def _search(
+    def _find_map(
         self,
         model: "_ForwardClassifier",
         view: Tensor,
@@ -101,15 +100,14 @@ class CausalAttribution:
         label: int | None,
         seed: int,
         max_calls: int | None,
-    ) -> Finding:
+    ) -> Saliency:
         scores = model.unmasked_scores
         label = int(scores.argmax()) if label is None else label
         if not 0 <= label < len(scores):
             raise TargetError(f"the target {label} is not a class of the model, which has {len(scores)} classes")
-        rank = int((scores > scores[label]).sum()) + 1
-        problem = Problem(_to_pixels(view), (_to_pixels(background),), Target(label, top=rank))
-        search = self._explainer.search(problem, np.random.default_rng(seed))
-        return Engine(model).run(problem, search, max_calls=max_calls).result
+        target = keep_rank(scores, label)
+        pixels, masked = _to_pixels(view), _to_pixels(background)
+        return find_map(model, pixels, masked, target, self._explainer, seed=seed, max_calls=max_calls)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from becausal.methods.gradients import (
     attribution_context,
     check_sign,
     find_reused,
+    refuse_layer_norm,
     require,
     sum_channels,
     to_torch,
@@ -53,7 +54,9 @@ class DeepLift:
 
         replace_layers(torch_problem.own, nn.ReLU6, TwoReLUs)
         with attribution_context(self.name, torch_problem):
-            if reused := find_reused(trace_layers(torch_problem), *SUPPORTED_NON_LINEAR):
+            calls = trace_layers(torch_problem)
+            refuse_layer_norm(self.name, calls)
+            if reused := find_reused(calls, *SUPPORTED_NON_LINEAR):
                 raise ModelError(
                     f"the method deeplift needs a separate layer for each activation, and {reused} is used more than "
                     f"once: create one layer per use; or {ALTERNATIVES}"

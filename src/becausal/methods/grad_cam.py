@@ -34,8 +34,8 @@ class GradCam:
 
     Attributes:
         layer: Name of the layer, e.g. features.14; by default the last layer with more than one spatial position,
-            usually the last convolution with its activation, or, in a transformer, the last normalisation of the tokens
-            that the logit depends on through more than the class token.
+            usually the last convolution with its activation, or, in a transformer, the first normalisation of the tokens
+            in the last block, as is common practice.
     """
 
     layer: str | None = None
@@ -111,18 +111,28 @@ def _arrange(tokens: int, patches: tuple[int, int] | None) -> tuple[int, int] | 
 
 
 def _choose(problem: TorchProblem, found: list[_SpatialLayer]) -> _SpatialLayer:
-    """The last layer with an influence through more than the extra tokens; of tokens, a normalisation if there is one."""
+    """The last feature map or, of tokens, the first normalisation of the last block, the last one, or the last layer.
+
+    Tokens must have an influence on the label through more than the extra tokens.
+    """
     if found[-1].grid is None:
         return found[-1]
     tokens = [item for item in found if item.grid is not None]
     norms = [item for item in tokens if "norm" in type(item.call.layer).__name__.lower()]
-    for candidates in (norms, tokens):
+    for candidates in (_start_of_last_block(norms), norms, tokens):
         gradients = _differentiate(problem, [item.call.layer for item in candidates])
         for item, (_, gradient) in zip(reversed(candidates), reversed(gradients), strict=True):
             if item.grid is not None and gradient is not None and bool(_patches(gradient, item.grid).any()):
                 return item
     maps = [item for item in found if item.grid is None]
     return maps[-1] if maps else tokens[-1]
+
+
+def _start_of_last_block(norms: list[_SpatialLayer]) -> list[_SpatialLayer]:
+    """The first normalisation in the last module that has two of them or more; empty if there is no such module."""
+    parents = [item.call.name.rpartition(".")[0] for item in norms]
+    last = next((parent for parent in reversed(parents) if parents.count(parent) > 1), None)
+    return [norms[parents.index(last)]] if last is not None else []
 
 
 def _differentiate(problem: TorchProblem, layers: list[Any]) -> list[tuple[Tensor, Tensor | None]]:

@@ -161,6 +161,15 @@ def find_reused(calls: list[LayerCall], *kinds: Any) -> str | None:
     return None
 
 
+def refuse_layer_norm(method: str, calls: list[LayerCall]) -> None:
+    """Raise ModelError if a layer normalises its input, as in a transformer: the method has no rule for that."""
+    from torch import nn
+
+    for call in calls:
+        if isinstance(call.layer, (nn.LayerNorm, nn.RMSNorm)):
+            raise ModelError(f"the method {method} has no rule for the layer {describe_layer(call)}: {ALTERNATIVES}")
+
+
 def describe_layer(call: LayerCall) -> str:
     """Name and class of a layer, e.g. features.3 (ReLU)."""
     return f"{call.name or 'the model itself'} ({type(call.layer).__name__})"

@@ -15,6 +15,7 @@ from becausal.methods.gradients import (
     attribution_context,
     describe_layer,
     find_reused,
+    refuse_layer_norm,
     require,
     sum_channels,
     to_torch,
@@ -66,6 +67,7 @@ class Relevance:
 
     def _attach_rules(self, torch_problem: TorchProblem, calls: list[LayerCall]) -> None:
         """Set the propagation rule of each layer, where captum reads it."""
+        refuse_layer_norm(self.name, calls)
         if reused := find_reused(calls):
             raise ModelError(
                 f"the method lrp needs each layer to be used once, and {reused} is used more than once: create one layer "

@@ -7,7 +7,7 @@ import numpy as np
 
 from becausal.core.contracts import Finding, Needs, Search
 from becausal.core.problem import Problem
-from becausal.methods.gradients import attribution_context, sum_channels, to_torch
+from becausal.methods.gradients import attribution_context, refuse_layer_norm, sum_channels, to_torch, trace_layers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,5 +31,6 @@ class RelativeAttributing:
 
         bounds = [torch_problem.to_input(np.full_like(problem.view[None], level)) for level in (0, 255)]
         with attribution_context(self.name, torch_problem):
+            refuse_layer_norm(self.name, trace_layers(torch_problem))
             values = propagate(torch_problem.own, torch_problem.view, torch_problem.label_id, bounds[0], bounds[1])
         return Finding(sum_channels(values))

@@ -1,4 +1,4 @@
-"""Classifiers: one module per kind of model, imported when it is needed.
+"""Classifiers and object detectors: one module per kind of model, imported when it is needed.
 
 load_model("photo_net.onnx")                    an ONNX file
 load_model("torch:net.py:build")                the nn.Module that build() returns; build:text calls build("text")
@@ -7,6 +7,8 @@ load_model("hf:google/vit-base-patch16-224")    Hugging Face, by name or folder
 load_model("timm:resnet50"), load_model("torchvision:resnet50"), load_model("net.keras")
 load_model("oip:http://host:8000/v2/models/net") a model on a server, called through the Open Inference Protocol
 load_model("bundled")                           the small classifier of the package's own scenes
+load_model("detect:yolo.onnx")                  an object detector; also detect:hf:, detect:torch:, detect:python:, …
+load_model("bundled:vit")                       the same as a vision transformer
 """
 
 import importlib
@@ -20,6 +22,8 @@ from typing import Any
 from becausal.core.contracts import Classifier
 from becausal.core.errors import ModelError, OptionError
 from becausal.models import huggingface, keras_file, python_function, timm_hub, torch_module
+from becausal.models.detect import python as python_detector
+from becausal.models.detect import torch as torch_detector
 from becausal.models.labels import find_label, read_labels
 from becausal.models.loading import Loading
 from becausal.models.preprocess import Normalisation
@@ -28,7 +32,17 @@ from becausal.models.settings import ModelSettings, resolve_settings
 # onnxruntime reads this when it is imported, here or in a user's own file; disable_telemetry_events() comes too late.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-__all__ = ["KINDS", "Loading", "ModelKind", "as_classifier", "find_label", "load_model", "open_model", "read_labels"]
+__all__ = [
+    "KINDS",
+    "Loading",
+    "ModelKind",
+    "as_classifier",
+    "as_detector",
+    "find_label",
+    "load_model",
+    "open_model",
+    "read_labels",
+]
 
 
 @dataclass(frozen=True)
@@ -59,7 +73,21 @@ KINDS: dict[str, ModelKind] = {
     "oip": ModelKind(
         "endpoint.classifier", "endpoint", "oip:http://HOST/v2/models/NAME", "a server with the Open Inference Protocol"
     ),
-    "bundled": ModelKind("bundled", None, "bundled", "the small classifier of the package's own scenes"),
+    "detect:onnx": ModelKind("detect.onnx", None, "detect:FILE.onnx", "an object detector in an ONNX file, e.g. YOLO"),
+    "detect:torch": ModelKind(
+        "detect.torch", "torch", "detect:torch:FILE.py:BUILD", "a function that returns a torch detector"
+    ),
+    "detect:python": ModelKind("detect.python", None, "detect:python:FILE.py:DETECT", "any function from images to boxes"),
+    "detect:hf": ModelKind("detect.huggingface", "hf", "detect:hf:NAME-OR-FOLDER", "a Hugging Face object detector"),
+    "detect:torchvision": ModelKind(
+        "detect.torchvision", "torchvision", "detect:torchvision:NAME", "a pretrained torchvision detector"
+    ),
+    "detect:oip": ModelKind(
+        "detect.endpoint", "endpoint", "detect:oip:http://HOST/v2/models/NAME", "a detector on such a server"
+    ),
+    "bundled": ModelKind(
+        "bundled", None, "bundled, bundled:vit, bundled:detector", "small models of the package's own scenes"
+    ),
 }
 _TORCH_KINDS = ("torch", "hf", "timm", "torchvision")
 _SUFFIXES = {".onnx": "onnx", ".keras": "keras", ".h5": "keras", ".hdf5": "keras"}  # files that need no prefix
@@ -72,6 +100,7 @@ def load_model(
     preprocess: str | Path | Normalisation | None = None,
     resize: str | int | None = None,
     returns: str | None = None,
+    threshold: float | None = None,
     device: str = "cpu",
     batch_size: int | None = None,
     threads: int | None = None,
@@ -79,17 +108,19 @@ def load_model(
     runtime: str = "auto",
     endpoint: Mapping[str, Any] | Sequence[str] | None = None,
 ) -> Classifier:
-    """Load a classifier by its specification.
+    """Load a classifier or an object detector by its specification.
 
     What is not given is taken from a TOML file next to the model, from the model's metadata, or assumed and noted in
     `info.notes`.
 
     Args:
-        spec: Which model, e.g. "net.onnx", "torch:net.py:build", "hf:google/vit-base-patch16-224" or "bundled".
+        spec: Which model, e.g. "net.onnx", "torch:net.py:build", "hf:google/vit-base-patch16-224" or "bundled"; an object
+            detector is written e.g. "detect:yolo.onnx".
         labels: Class names: a file, or a list.
         preprocess: Normalisation: a preset (imagenet, tf, caffe, unit, raw), a TOML file or a `Normalisation`.
-        resize: How an image is resized before the centre crop: 256, "256/224", "squash" or "squash:256".
+        resize: How an image is resized before the centre crop: 256, "256/224", "squash", "squash:256" or "letterbox".
         returns: What the model returns: probabilities, logits, multilabel, multilabel-logits or labels.
+        threshold: Of an object detector: the lowest score at which a box counts as found.
         device: Where the model runs, e.g. "cpu" or "cuda".
         batch_size: Maximum number of images evaluated at once.
         threads: CPU threads for the model.
@@ -127,15 +158,17 @@ def open_model(spec: str | Path, loading: Loading, *, uncached: bool = False) ->
         MissingExtraError: A library that this kind of model needs is not installed.
     """
     kind, target = _split_spec(str(spec))
-    if loading.endpoint and kind != "oip":
+    if loading.endpoint and kind not in ("oip", "detect:oip"):
         raise OptionError(f"endpoint options are for oip: models, not for {kind}")
     if loading.runtime != "auto" and kind not in _TORCH_KINDS:
-        raise OptionError(f"runtime is for torch modules, not for {kind} models: remove --runtime")
-    if uncached and kind == "oip":
+        raise OptionError(f"runtime is for torch classifiers, not for {kind} models: remove --runtime")
+    if uncached and kind in ("oip", "detect:oip"):
         loading = replace(loading, endpoint=(*loading.endpoint, "cache=none"))
     settings = resolve_settings(_file_of(kind, target), loading)
     module = importlib.import_module(f"becausal.models.{KINDS[kind].module}")
     classifier: Classifier = module.load(target, settings)
+    if settings.threshold is not None and classifier.info.output != "boxes":
+        raise OptionError("threshold is for object detectors, and this model is a classifier: remove it")
     return classifier
 
 
@@ -146,6 +179,7 @@ def as_classifier(
     preprocess: str | Path | Normalisation | None = None,
     resize: str | int | None = None,
     returns: str | None = None,
+    threshold: float | None = None,
     device: str = "cpu",
     batch_size: int | None = None,
     threads: int | None = None,
@@ -161,6 +195,7 @@ def as_classifier(
         preprocess: See `load_model`.
         resize: See `load_model`.
         returns: See `load_model`.
+        threshold: See `load_model`.
         device: See `load_model`.
         batch_size: See `load_model`.
         threads: See `load_model`.
@@ -186,6 +221,54 @@ def as_classifier(
             raise OptionError("this classifier is already loaded: give the options where it is loaded")
         return model
     return _wrap(model, resolve_settings(None, loading))
+
+
+def as_detector(
+    model: Any,
+    *,
+    labels: str | Path | Sequence[str] | None = None,
+    preprocess: str | Path | Normalisation | None = None,
+    resize: str | int | None = None,
+    threshold: float | None = None,
+    device: str = "cpu",
+    batch_size: int | None = None,
+    threads: int | None = None,
+    half: bool = False,
+) -> Classifier:
+    """Make an object detector from a specification, a torch module that follows torchvision, or a function.
+
+    Args:
+        model: The model; a detector is returned unchanged.
+        labels: This and the other options are those of `load_model`.
+        preprocess: See `load_model`.
+        resize: See `load_model`.
+        threshold: See `load_model`.
+        device: See `load_model`.
+        batch_size: See `load_model`.
+        threads: See `load_model`.
+        half: See `load_model`.
+
+    Returns:
+        The detector.
+
+    Raises:
+        ModelError: It is none of these, or cannot be loaded.
+        OptionError: Options were given for a detector that is already loaded.
+    """
+    options = dict(locals())  # all parameters by name, so that no option is listed twice
+    del options["model"]
+    if isinstance(model, (str, Path, Classifier)):
+        is_plain = not isinstance(model, Classifier) and not str(model).startswith(("detect:", "bundled"))
+        detector = as_classifier(f"detect:{model}" if is_plain else model, **options)
+        if detector.info.output != "boxes":
+            raise ModelError(f"{detector.info.spec} is a classifier: it returns no boxes")
+        return detector
+    settings = resolve_settings(None, Loading.from_options(**options))
+    if torch_module.is_module(model):
+        return torch_detector.wrap(model, settings)
+    if callable(model):
+        return python_detector.wrap(model, settings)
+    raise ModelError(f"expected a specification, a torch module, a function or a detector, not {type(model).__name__}")
 
 
 def _wrap(model: Any, settings: ModelSettings) -> Classifier:
@@ -217,6 +300,8 @@ def _read_module_metadata(module: Any) -> ModelSettings | None:
 def _split_spec(spec: str) -> tuple[str, str]:
     """Kind and target of a specification."""
     kind, colon, target = spec.partition(":")
+    if kind == "detect":
+        return _split_detector(spec, target)
     if kind in KINDS and (target or (kind == "bundled" and not colon)):
         return kind, target
     suffix = Path(spec).suffix.lower()
@@ -226,8 +311,20 @@ def _split_spec(spec: str) -> tuple[str, str]:
     raise ModelError(f"{spec!r} is not a model specification; expected one of {forms}")
 
 
+def _split_detector(spec: str, rest: str) -> tuple[str, str]:
+    """Kind and target of a specification that starts with detect:."""
+    inner, _, target = rest.partition(":")
+    if f"detect:{inner}" in KINDS and target:
+        return f"detect:{inner}", target
+    if inner not in KINDS and Path(rest).suffix.lower() == ".onnx":
+        return "detect:onnx", rest
+    forms = ", ".join(item.form for name, item in KINDS.items() if name.startswith("detect:"))
+    raise ModelError(f"{spec!r} is not the specification of an object detector; expected one of {forms}")
+
+
 def _file_of(kind: str, target: str) -> Path | None:
     """The model's file, next to which a TOML file may be."""
+    kind = kind.removeprefix("detect:")
     if kind in ("onnx", "keras"):
         return Path(target)
     if kind in ("torch", "python") and ".py" in target:

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from becausal.core.contracts import ModelInfo, Pixels, Visible
 from becausal.models.compose import Composer, StagedArrays
-from becausal.models.outputs import OutputDecoder
 
 RunBatch = Callable[[NDArray[Any]], NDArray[Any]]  # a batch in the model's layout to raw output, one row per image
 
@@ -19,6 +18,7 @@ RunBatch = Callable[[NDArray[Any]], NDArray[Any]]  # a batch in the model's layo
 class ArrayClassifier:
     """Composes batches, runs the network and decodes its output.
 
+    decode: from raw output to scores, labels or boxes, as `Classifier` returns them.
     fixed_sizes: the only allowed batch sizes, empty if any size is allowed. report: further notes, as they are now.
     Batches share one buffer, so threads take turns.
     """
@@ -28,7 +28,7 @@ class ArrayClassifier:
         info: ModelInfo,
         composer: Composer,
         run: RunBatch,
-        decoder: OutputDecoder,
+        decode: Callable[[NDArray[Any]], NDArray[Any]],
         *,
         batch_size: int,
         fixed_sizes: tuple[int, ...] = (),
@@ -37,7 +37,7 @@ class ArrayClassifier:
         self._info = info
         self._composer = composer
         self._run = run
-        self._decoder = decoder
+        self._decode = decode
         self._batch_size = batch_size
         self._fixed_sizes = fixed_sizes
         self._report = report
@@ -74,7 +74,7 @@ class ArrayClassifier:
         return np.concatenate(parts)
 
     def _scores(self, batch: NDArray[Any]) -> NDArray[Any]:
-        return self._decoder.scores(run_padded(self._run, batch, self._fixed_sizes))
+        return self._decode(run_padded(self._run, batch, self._fixed_sizes))
 
 
 def run_padded(run: RunBatch, batch: NDArray[Any], fixed_sizes: tuple[int, ...]) -> NDArray[Any]:

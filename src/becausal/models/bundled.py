@@ -1,44 +1,85 @@
-"""The small classifier that comes with the package, trained on the scenes of `becausal.scenes`."""
+"""The small models that come with the package, trained on the scenes of `becausal.scenes`."""
 
+from dataclasses import dataclass, replace
+from importlib import import_module
 from importlib.resources import as_file, files
 from typing import Any, final
 
 from becausal.core.contracts import Classifier
 from becausal.core.errors import ModelError
 from becausal.models import onnx_file
+from becausal.models.detect import onnx as detector_file
 from becausal.models.labels import read_labels
 from becausal.models.preprocess import PRESETS
 from becausal.models.settings import ModelSettings
 
 
+@dataclass(frozen=True)
+class BundledVariant:
+    """One of the bundled models.
+
+    Attributes:
+        file: Its ONNX file, in becausal/scenes/bundled.
+        torch_loader: Module and function that load the same network as a torch module; None for the object detector.
+        notes: What `info` says about it.
+    """
+
+    file: str
+    torch_loader: tuple[str, str] | None
+    notes: tuple[str, ...] = ()
+
+
+#: By what comes after "bundled:", empty for the default.
+VARIANTS: dict[str, BundledVariant] = {
+    "": BundledVariant("scenes.onnx", ("becausal.scenes.network", "load_network")),
+    "vit": BundledVariant("vit.onnx", ("becausal.scenes.vit", "load_vit"), ("the model is the bundled vision transformer",)),
+    "detector": BundledVariant("detector.onnx", None),
+}
+
+
 @final
 class BundledClassifier:
-    """The bundled ONNX model, with the same network as a torch module for methods that need gradients."""
+    """A bundled ONNX model, with the same network as a torch module for methods that need gradients."""
 
-    def __init__(self, onnx: Classifier) -> None:
-        self.info, self.batch_size, self.fixed_sizes = onnx.info, onnx.batch_size, onnx.fixed_sizes
+    def __init__(self, onnx: Classifier, variant: BundledVariant) -> None:
+        self.info = replace(onnx.info, notes=(*variant.notes, *onnx.info.notes))
+        self.batch_size, self.fixed_sizes = onnx.batch_size, onnx.fixed_sizes
         self.stage, self.ask, self.classify = onnx.stage, onnx.ask, onnx.classify
+        self._variant = variant
 
     def __repr__(self) -> str:
         return f"<BundledClassifier {self.info}>"
 
     def torch_form(self) -> tuple[Any, Any]:
         """The torch module, and the function that normalises pixels (n, h, w, 3) to its input (n, 3, h, w)."""
-        from becausal.scenes.network import load_network, to_input
+        from becausal.scenes.network import to_input
 
-        return load_network(), to_input
+        assert self._variant.torch_loader is not None  # that of a classifier
+        module, function = self._variant.torch_loader
+        return getattr(import_module(module), function)(), to_input
 
 
 def load(target: str, settings: ModelSettings) -> Classifier:
-    """The bundled classifier; `target` is empty. Raises ModelError where its files are missing."""
-    if target:
-        raise ModelError(f"the bundled model has no variants: write bundled, not bundled:{target}")
+    """A bundled classifier or detector; `target` names the variant, empty for the default.
+
+    Raises:
+        ModelError: There is no such variant, or its files are missing.
+    """
+    spec = f"bundled:{target}" if target else "bundled"
+    if target not in VARIANTS:
+        known = " or ".join(f"bundled:{name}" if name else "bundled" for name in VARIANTS)
+        raise ModelError(f"there is no bundled model {target!r}: write {known}")
+    variant = VARIANTS[target]
     folder = files("becausal") / "scenes" / "bundled"
-    model, names = folder / "scenes.onnx", folder / "labels.txt"
+    model, names = folder / variant.file, folder / "labels.txt"
     if not model.is_file() or not names.is_file():
-        raise ModelError("the bundled model is missing from this installation: reinstall becausal")
+        raise ModelError(f"the model {spec} is missing from this installation: reinstall becausal")
+    if variant.torch_loader is None:
+        with as_file(model) as model_path:  # its labels and its threshold are in the file
+            own = ModelSettings(normalisation=PRESETS["tf"], resize="squash")
+            return detector_file.load(str(model_path), settings.over(own), spec=spec)
     with as_file(model) as model_path, as_file(names) as names_path:
         complete = settings.over(ModelSettings(normalisation=PRESETS["tf"], labels=read_labels(names_path)))
-        classifier = onnx_file.load(str(model_path), complete, spec="bundled")
+        classifier = onnx_file.load(str(model_path), complete, spec=spec)
     is_usual = classifier.info.normalisation == str(PRESETS["tf"])  # the torch form has no other normalisation
-    return BundledClassifier(classifier) if is_usual else classifier
+    return BundledClassifier(classifier, variant) if is_usual else classifier

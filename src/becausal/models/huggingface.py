@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,29 @@ _RESAMPLE: dict[int, Interpolation] = dict(
 _HUB_TIMEOUT = 5.0  # seconds; the hub's own library would retry for minutes
 
 
+@dataclass(frozen=True)
+class HubModel:
+    """A model with its processor, None if there is none, and a hash over its files."""
+
+    module: Any
+    processor: Any | None
+    sha256: str
+
+
 def load(target: str, settings: ModelSettings) -> TorchClassifier:
     """The classifier in a folder, or of that name on the hub, with its processor's geometry and normalisation.
 
     Raises NetworkError if it must be downloaded and cannot be, ModelError if it is not an image classifier.
+    """
+    found = fetch(target, "ImageClassification")
+    own = read_metadata(found.module.config, found.processor)
+    return wrap(found.module, settings, own, spec=f"hf:{target}", kind="hf", sha256=found.sha256)
+
+
+def fetch(target: str, task: str) -> HubModel:
+    """The model in a folder, or of that name on the hub. task: "ImageClassification" or "ObjectDetection".
+
+    Raises NetworkError if it must be downloaded and cannot be, ModelError if it is not a model for this task.
     """
     import_torch("a Hugging Face model", "hf")
     try:
@@ -36,14 +55,24 @@ def load(target: str, settings: ModelSettings) -> TorchClassifier:
     with _quiet(transformers):
         try:
             # Without trust_remote_code=False the library would ask on stdin whether it may run code from the hub.
-            module = transformers.AutoModelForImageClassification.from_pretrained(
+            config = transformers.AutoConfig.from_pretrained(target, local_files_only=is_local, trust_remote_code=False)
+            _check_task(target, config, task)
+            module = getattr(transformers, f"AutoModelFor{task}").from_pretrained(
                 target, local_files_only=is_local, trust_remote_code=False
             )
         except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
             raise ModelError(f"hf:{target} cannot be loaded: {one_line(error, 200)}") from error
         processor = _find_processor(transformers, target, is_local=is_local)
-    own = read_metadata(module.config, processor)
-    return wrap(module, settings, own, spec=f"hf:{target}", kind="hf", sha256=_folder_sha256(transformers, target))
+    return HubModel(module, processor, _folder_sha256(transformers, target))
+
+
+def _check_task(target: str, config: Any, task: str) -> None:
+    """Raise ModelError if the model is for the other task, with what to write instead."""
+    architectures = [str(name) for name in getattr(config, "architectures", None) or ()]
+    if task != "ObjectDetection" and any(name.endswith("ForObjectDetection") for name in architectures):
+        raise ModelError(f"hf:{target} is an object detector: use detect:hf:{target}")
+    if task == "ObjectDetection" and any(name.endswith("ForImageClassification") for name in architectures):
+        raise ModelError(f"hf:{target} returns scores per class, not boxes: load it without detect:")
 
 
 def read_metadata(config: Any, processor: Any | None) -> ModelSettings:
@@ -54,26 +83,35 @@ def read_metadata(config: Any, processor: Any | None) -> ModelSettings:
     """
     side = getattr(config, "image_size", None)
     input_size = (side, side) if isinstance(side, int) else tuple(side) if side else None
-    names = getattr(config, "id2label", None) or {}
-    labels = tuple(str(names[key]) for key in sorted(names, key=int)) or None
     is_multilabel = getattr(config, "problem_type", None) == "multi_label_classification"
-    own = ModelSettings(labels=labels, returns="multilabel-logits" if is_multilabel else "logits")
+    own = ModelSettings(labels=read_names(config), returns="multilabel-logits" if is_multilabel else "logits")
     if processor is None:
         note = "the model has no processor, so its normalisation is not known"
         return replace(own, crop=input_size, notes=(note,))
     resize, crop, notes = _read_sizes(processor, input_size)
-    resample = int(getattr(processor, "resample", None) or 0) if hasattr(processor, "resample") else 2
     return replace(
         own,
-        normalisation=_read_normalisation(processor),
+        normalisation=read_normalisation(processor),
         crop=crop,
         resize=resize,
-        interpolation=_RESAMPLE.get(resample, "bilinear"),
+        interpolation=read_interpolation(processor),
         notes=notes,
     )
 
 
-def _read_normalisation(processor: Any) -> Normalisation:
+def read_names(config: Any) -> tuple[str, ...] | None:
+    """The class names in a config."""
+    names = getattr(config, "id2label", None) or {}
+    return tuple(str(names[key]) for key in sorted(names, key=int)) or None
+
+
+def read_interpolation(processor: Any) -> Interpolation:
+    """The interpolation that a processor resizes with."""
+    resample = int(getattr(processor, "resample", None) or 0) if hasattr(processor, "resample") else 2
+    return _RESAMPLE.get(resample, "bilinear")
+
+
+def read_normalisation(processor: Any) -> Normalisation:
     """(x · rescale_factor - image_mean) / image_std, each step if it is enabled."""
     scale = float(processor.rescale_factor) if getattr(processor, "do_rescale", True) else 1.0
     mean: tuple[float, ...] = (0.0,)
@@ -94,12 +132,12 @@ def _read_sizes(
     """The size to resize to, the crop, and notes on what was assumed."""
     size, crop = getattr(processor, "size", None), None
     if getattr(processor, "do_center_crop", False):
-        crop = _pair(getattr(processor, "crop_size", None))
+        crop = read_pair(getattr(processor, "crop_size", None))
     if not getattr(processor, "do_resize", True) or size is None:
         return None, crop or input_size, ()
-    if (pair := _pair(size)) is not None:
+    if (pair := read_pair(size)) is not None:
         return (pair, crop, ()) if crop else ("squash", pair, ())
-    short = _entry(size, "shortest_edge")
+    short = read_entry(size, "shortest_edge")
     if short is None:
         note = "the processor's way of resizing is not supported: the short side is resized to the input size instead"
         return None, crop or input_size, (note,)
@@ -115,14 +153,16 @@ def _read_sizes(
     return short, crop, ()
 
 
-def _pair(size: Any) -> tuple[int, int] | None:
+def read_pair(size: Any) -> tuple[int, int] | None:
+    """(h, w) of a processor's size, None if it is not one."""
     if isinstance(size, int):
         return size, size
-    h, w = _entry(size, "height"), _entry(size, "width")
+    h, w = read_entry(size, "height"), read_entry(size, "width")
     return (h, w) if h is not None and w is not None else None
 
 
-def _entry(size: Any, key: str) -> int | None:
+def read_entry(size: Any, key: str) -> int | None:
+    """An entry of a processor's size; a number is the size of every side."""
     if size is None or isinstance(size, int):
         return size
     value = size.get(key) if isinstance(size, dict) else getattr(size, key, None)

@@ -97,7 +97,7 @@ def wrap(model: Any, settings: ModelSettings, *, spec: str | None = None, sha256
         loading=settings.loading.record(),
     )
     size = fixed[0] if fixed else settings.loading.batch_size or 32
-    return ArrayClassifier(info, composer, run, decoder, batch_size=size, fixed_sizes=fixed)
+    return ArrayClassifier(info, composer, run, decoder.scores, batch_size=size, fixed_sizes=fixed)
 
 
 def _read_layers(model: Any) -> ModelSettings:

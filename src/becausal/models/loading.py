@@ -15,6 +15,13 @@ from becausal.models.preprocess import PRESETS, Normalisation
 RUNTIMES = ("auto", "torch", "onnxruntime")
 
 
+def check_threshold(value: Any) -> float:
+    """The threshold of a detector as a float. Raises OptionError for what is no score."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 < value <= 1.0:
+        raise OptionError(f"the threshold of a detector is a score above 0 and up to 1, e.g. 0.5, not {value!r}")
+    return float(value)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Loading:
     """The options a model is loaded with; None where the model's metadata or a default decides.
@@ -22,8 +29,9 @@ class Loading:
     Attributes:
         labels: Class names: a file, or the names themselves.
         preprocess: Normalisation: a preset's name, a TOML file, or a `Normalisation`.
-        resize: How an image is resized before the centre crop, e.g. 256, "256/224", "squash".
+        resize: How an image is resized before the centre crop, e.g. 256, "256/224", "squash", "letterbox".
         returns: What the model returns: probabilities, logits, multilabel, multilabel-logits or labels.
+        threshold: Of an object detector: the lowest score at which a box counts as found.
         device: Where the model runs, e.g. "cpu" or "cuda".
         batch_size: Maximum number of images evaluated at once.
         threads: CPU threads for the model.
@@ -47,7 +55,8 @@ class Loading:
     resize: str | int | None = option(
         None,
         "Resizing before the centre crop: 256 (short side), 256/224 (short side, then crop), squash (ignore the aspect "
-        "ratio), squash:256. Default: short side to the model's input size.",
+        "ratio), squash:256, letterbox (keep the aspect ratio, grey bars). Default: short side to the model's input size; "
+        "squash for object detectors.",
         metavar="HOW",
     )
     returns: str | None = option(
@@ -55,6 +64,9 @@ class Loading:
         f"What the model returns: {', '.join(RETURNS)}. Default: detected, and reported.",
         metavar="KIND",
         choices=RETURNS,
+    )
+    threshold: float | None = option(
+        None, "Detectors: lowest score at which a box counts as found. Default: the model's own.", metavar="SCORE"
     )
     device: str = option("cpu", "Device the model runs on.", metavar="cpu|cuda", choices=("cpu", "cuda"))
     batch_size: int | None = option(
@@ -100,6 +112,8 @@ class Loading:
         for name, number in (("batch_size", self.batch_size), ("threads", self.threads)):
             if number is not None and number < 1:
                 raise OptionError(f"{name} must be at least 1, not {number}")
+        if self.threshold is not None:
+            check_threshold(self.threshold)
         if self.half and self.device == "cpu":
             raise OptionError("half precision needs a GPU: add --device cuda, or remove half")
         if self.runtime not in RUNTIMES:

@@ -15,6 +15,7 @@ from becausal.core.errors import ModelError
 from becausal.core.text import one_line
 from becausal.models.array_model import ArrayClassifier, RunBatch, run_padded
 from becausal.models.compose import Composer
+from becausal.models.detect.names import has_boxes
 from becausal.models.labels import MetadataLabels, choose_labels, read_metadata_labels
 from becausal.models.onnx_arrays import INPUT_TYPES, takes_arrays, wrap_arrays
 from becausal.models.onnx_binding import BoundSession
@@ -29,9 +30,11 @@ from becausal.models.user_code import check_file, file_sha256
 def load(target: str, settings: ModelSettings, *, spec: str | None = None) -> ArrayClassifier | PythonClassifier:
     """The classifier in an ONNX file. Raises ModelError if it is not one, or takes neither images nor arrays."""
     path, device = Path(target), settings.loading.device
-    session = _open(path, settings)
-    inputs, outputs = _read_tensors(session.get_inputs()), _read_tensors(session.get_outputs())
-    tensor = _find_tensor(inputs, settings)
+    session = open_session(path, settings)
+    inputs, outputs = read_tensors(session.get_inputs()), read_tensors(session.get_outputs())
+    tensor = find_input(inputs, settings)
+    if settings.output_name is None and has_boxes(item.name for item in outputs):
+        raise ModelError(f"{path} looks like an object detector: use detect:{path}")
     output, output_notes = pick_output(outputs, settings.output_name, axes=(2,), hint="`output_name` in a TOML file")
     run = _make_run(session, tensor.name, output.name, device)
     info = ModelInfo(
@@ -72,6 +75,9 @@ def _wrap_images(
     composer = Composer(plan.normalisation.apply, layout=image_input.layout, dtype=image_input.dtype, is_incremental=True)
     fixed, batch_size = _batch_sizes(image_input, settings)
     probe = _probe(run, composer.batch(make_probe_images(plan.geometry.grid, plan.channels)), fixed, path)
+    if probe.ndim == 3 and min(probe.shape[1:]) > 1:
+        shape = ",".join(str(side) for side in probe.shape[1:])
+        raise ModelError(f"{path} returns [N,{shape}], so it looks like an object detector: use detect:{path}")
     decoder, decoder_notes = make_decoder(probe, returns=settings.returns, source="the option", clues=clues)
     labels, label_notes = choose_labels(info.labels, names, decoder.classes)
     info = replace(
@@ -83,7 +89,7 @@ def _wrap_images(
         normalisation=str(plan.normalisation),
         notes=(*image_input.notes, *plan.notes, *info.notes, *decoder_notes, *label_notes),
     )
-    return ArrayClassifier(info, composer, run, decoder, batch_size=batch_size, fixed_sizes=fixed)
+    return ArrayClassifier(info, composer, run, decoder.scores, batch_size=batch_size, fixed_sizes=fixed)
 
 
 def make_session(source: str | bytes, *, threads: int | None, providers: Sequence[Any] = ("CPUExecutionProvider",)) -> Any:
@@ -97,7 +103,8 @@ def make_session(source: str | bytes, *, threads: int | None, providers: Sequenc
     return onnxruntime.InferenceSession(source, options, providers=list(providers))
 
 
-def _open(path: Path, settings: ModelSettings) -> Any:
+def open_session(path: Path, settings: ModelSettings) -> Any:
+    """A session for the file of a model, on its device. Raises ModelError if there can be none."""
     import onnxruntime
 
     check_file(path)
@@ -128,7 +135,7 @@ def _device_id(device: str) -> int:
     return int(device.partition(":")[2] or 0)
 
 
-def _read_tensors(items: Any) -> tuple[TensorInfo, ...]:
+def read_tensors(items: Any) -> tuple[TensorInfo, ...]:
     """The inputs or outputs of a session."""
 
     def read(item: Any) -> TensorInfo:
@@ -138,10 +145,11 @@ def _read_tensors(items: Any) -> tuple[TensorInfo, ...]:
     return tuple(read(item) for item in items)
 
 
-def _find_tensor(inputs: tuple[TensorInfo, ...], settings: ModelSettings) -> TensorInfo:
+def find_input(inputs: tuple[TensorInfo, ...], settings: ModelSettings) -> TensorInfo:
+    """The input that takes images or arrays. Raises ModelError if there is none, or more than one to choose from."""
     if not inputs or (len(inputs) > 1 and settings.input_name is None):
         names = ", ".join(tensor.name for tensor in inputs) or "none"
-        raise ModelError(f"the model has {len(inputs)} inputs ({names}); an image classifier has one")
+        raise ModelError(f"the model has {len(inputs)} inputs ({names}); an image model has one")
     return find_tensor(inputs, settings.input_name or inputs[0].name, "input")
 
 
@@ -158,7 +166,7 @@ def _make_run(session: Any, input_name: str, output_name: str, device: str) -> R
 def _probe(run: RunBatch, batch: NDArray[Any], fixed: tuple[int, ...], path: Path) -> NDArray[Any]:
     try:
         return run_padded(run, batch, fixed)
-    except Exception as error:  # see _open
+    except Exception as error:  # see open_session
         raise ModelError(f"{path} cannot classify images of shape {batch.shape[1:]}: {one_line(error, 200)}") from None
 
 

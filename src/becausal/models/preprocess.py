@@ -2,7 +2,8 @@
 
 Normalisation, `--preprocess`: `imagenet`, `tf`, `caffe`, `caffe:B,G,R`, `unit`, `raw`, or a TOML file.
 Geometry, `--resize`: `256` (short side), `squash` (aspect ratio ignored), `squash:256` or `squash:256x320` (squashed to
-this size, then cropped). Each may end in `/224` or `/224x320`, the crop, for networks that accept any input size.
+this size, then cropped), `letterbox` (aspect ratio kept, grey bars). Each may end in `/224` or `/224x320`, the crop, for
+networks that accept any input size.
 """
 
 import re
@@ -16,7 +17,7 @@ from becausal.core.contracts import Geometry, Pixels
 from becausal.core.errors import ModelError, OptionError
 
 Order = Literal["rgb", "bgr", "grey"]
-Resize = int | tuple[int, int] | Literal["squash"] | None
+Resize = int | tuple[int, int] | Literal["squash", "letterbox"] | None
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos", "box", "hamming"]
 
 INTERPOLATIONS: tuple[Interpolation, ...] = get_args(Interpolation)
@@ -148,11 +149,15 @@ def parse_resize(text: str | int) -> tuple[Resize, tuple[int, int] | None]:
     crop = parse_size(crop_text) if crop_text else None
     if first == "squash":
         return "squash", crop
+    if first == "letterbox":
+        return "letterbox", crop
     if first.startswith("squash:"):
         return parse_size(first.removeprefix("squash:")), crop
     if first.isdecimal():
         return parse_size(first)[0], crop
-    raise OptionError(f"unknown resize {text!r}; expected 256, squash or squash:256, each with /224 for a crop if needed")
+    raise OptionError(
+        f"unknown resize {text!r}; expected 256, squash, squash:256 or letterbox, each with /224 for a crop if needed"
+    )
 
 
 def plan_geometry(

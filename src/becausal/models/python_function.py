@@ -121,7 +121,10 @@ class PythonClassifier:
             batch = batch[..., 0]
         rows = len(batch)
         with stdout_to_stderr():
-            output = as_array(self._function(batch))
+            returned = self._function(batch)
+        if isinstance(returned, (list, tuple)) and returned and isinstance(returned[0], dict):
+            raise AnswerError("the function returns dictionaries, as object detectors do: use detect:python: or as_detector")
+        output = as_array(returned)
         if len(output.shape) == 0 or len(output) != rows:
             raise AnswerError(f"the function returned shape {output.shape} for {rows} images; expected one row per image")
         if output.dtype.kind not in "OUS":

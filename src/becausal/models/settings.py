@@ -1,8 +1,8 @@
 """What is known about a model's input and output: from options, from a TOML file next to it, from its own metadata.
 
 Keys of the TOML file (`model.toml` next to `model.onnx`): `preprocess` (a preset), or `mean`, `std`, `scale`, `order`
-("rgb", "bgr", "grey"); `resize`, `crop`, `interpolation`; `labels` (a file, or a list of names); `returns`; `input`,
-`output_name`, `layout` ("nchw", "nhwc").
+("rgb", "bgr", "grey"); `resize`, `crop`, `interpolation`; `labels` (a file, or a list of names); `returns`; `threshold` (of
+object detectors); `input`, `output_name`, `layout` ("nchw", "nhwc").
 """
 
 import tomllib
@@ -16,7 +16,7 @@ from becausal.core.errors import InputError, ModelError, OptionError
 from becausal.core.text import one_line
 from becausal.models.compose import Layout
 from becausal.models.labels import read_labels, read_text
-from becausal.models.loading import Loading
+from becausal.models.loading import Loading, check_threshold
 from becausal.models.outputs import Returns, parse_returns
 from becausal.models.preprocess import (
     Interpolation,
@@ -32,7 +32,7 @@ from becausal.models.preprocess import (
 )
 
 _NORMALISATION_KEYS = ("preprocess", "mean", "std", "scale", "order")
-_OTHER_KEYS = ("resize", "crop", "interpolation", "labels", "returns", "input", "output_name", "layout")
+_OTHER_KEYS = ("resize", "crop", "interpolation", "labels", "returns", "threshold", "input", "output_name", "layout")
 KEYS = (*_NORMALISATION_KEYS, *_OTHER_KEYS)
 _MAX_FILE = 64 * 2**20  # bytes
 _MAX_VALUES = 2**26  # of one input image: 4,000 x 4,000 in colour fits, and some copies of it in memory
@@ -59,6 +59,7 @@ class ModelSettings:
         interpolation: Used in resizing.
         labels: Class names.
         returns: What the network returns.
+        threshold: Of an object detector: the lowest score at which a box counts as found.
         input_name: Input tensor to use.
         output_name: Output tensor to use.
         layout: Order of the input's axes.
@@ -72,6 +73,7 @@ class ModelSettings:
     interpolation: Interpolation | None = None
     labels: tuple[str, ...] | None = None
     returns: Returns | None = None
+    threshold: float | None = None
     input_name: str | None = None
     output_name: str | None = None
     layout: Layout | None = None
@@ -93,7 +95,7 @@ class ModelSettings:
         geometry, more = plan_geometry(grid, resize=self.resize, crop=self.crop, interpolation=self.interpolation)
         h, w = geometry.grid
         if h * w * channels > _MAX_VALUES:
-            raise ModelError(f"an input of {h}x{w} with {channels} channels is too large for an image classifier")
+            raise ModelError(f"an input of {h}x{w} with {channels} channels is too large for an image model")
         return Preprocessing(normalisation, geometry, 3 if normalisation.order == "grey" else channels, (*notes, *more))
 
 
@@ -129,6 +131,7 @@ def resolve_settings(file: Path | None, loading: Loading) -> ModelSettings:
         crop=crop,
         labels=as_labels(loading.labels),
         returns=parse_returns(loading.returns) if loading.returns is not None else None,
+        threshold=loading.threshold,
         loading=loading,
     )
     return given.over(read_toml(toml)) if toml is not None else given
@@ -154,6 +157,7 @@ def read_toml(path: Path) -> ModelSettings:
             interpolation=parse_interpolation(content["interpolation"]) if "interpolation" in content else None,
             labels=as_labels(labels),
             returns=parse_returns(content["returns"]) if "returns" in content else None,
+            threshold=check_threshold(content["threshold"]) if "threshold" in content else None,
             input_name=_read_name(content, "input"),
             output_name=_read_name(content, "output_name"),
             layout=_read_choice(content, "layout", get_args(Layout)),

@@ -85,7 +85,7 @@ def read_image_input(
         channels = 3
         notes.append("the number of channels is not fixed: 3 assumed")
     if not has_batch_axis:
-        notes.append("the input has no batch axis: one image per request")
+        notes.append("the input has no batch axis: one image at a time")
     grid = (h, w) if h is not None and w is not None else None
     return ImageInput(tensor, tensor.dtype, layout, channels, grid, batch, has_batch_axis, tuple(notes))
 

@@ -244,10 +244,10 @@ def wrap(
     settings, loading = settings.over(own or ModelSettings()), settings.loading
     if not isinstance(module, torch.nn.Module):
         raise ModelError(f"{spec or 'the model'} returned {type(module).__name__}; expected a torch.nn.Module")
-    device = _find_device(torch, loading.device)
+    device = find_device(torch, loading.device)
     if loading.threads is not None:
         torch.set_num_threads(loading.threads)
-    module = _move(torch, module, device, half=loading.half)
+    module = move_module(torch, module, device, half=loading.half)
     channels = count_channels(torch, module)
     plan = settings.plan_preprocessing(channels, None)
     composer = make_composer(plan.normalisation, device, half=loading.half)
@@ -318,14 +318,16 @@ def is_module(model: Any) -> bool:
     return torch is not None and isinstance(model, torch.nn.Module)
 
 
-def _move(torch: Any, module: Any, device: str, *, half: bool) -> Any:
+def move_module(torch: Any, module: Any, device: str, *, half: bool) -> Any:
+    """The module in eval mode on a device."""
     module = module.eval().to(device)
     if half:
         module = module.half()
     return module if device == "cpu" else module.to(memory_format=torch.channels_last)
 
 
-def _find_device(torch: Any, name: str) -> str:
+def find_device(torch: Any, name: str) -> str:
+    """The device of this name, as torch writes it. Raises ModelError if it is not there."""
     try:
         device = torch.device(name)
     except RuntimeError:

@@ -30,7 +30,12 @@ def probe(torch: Any, module: Any, batch: Tensor) -> NDArray[Any]:
     """The module's output for a batch. Raises ModelError for any error in the module."""
     with torch.inference_mode(), stdout_to_stderr():
         try:
-            return to_numpy(first_tensor(module(batch)))
+            output = module(batch)
+            if isinstance(output, (list, tuple)) and output and isinstance(output[0], dict) and "boxes" in output[0]:
+                raise ModelError("the module returns boxes, so it is an object detector: use detect:torch: or as_detector")
+            return to_numpy(first_tensor(output))
+        except ModelError:
+            raise
         except Exception as error:  # the module is the user's code: any error is possible
             message = f"{type(error).__name__}: {one_line(error, 200)}"
             raise ModelError(f"the module cannot classify a batch of shape {tuple(batch.shape)}: {message}") from error

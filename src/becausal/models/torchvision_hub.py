@@ -14,6 +14,16 @@ def load(target: str, settings: ModelSettings) -> TorchClassifier:
 
     Raises NetworkError if the weights must be downloaded and cannot be.
     """
+    module, transform, meta = fetch(target)
+    return wrap(module, settings, read_metadata(transform, meta), spec=f"torchvision:{target}", kind="torchvision")
+
+
+def fetch(target: str, *, is_detector: bool = False) -> tuple[Any, Any, dict[str, Any]]:
+    """The module, the transform and the metadata of a model with weights, e.g. `resnet50` or `resnet50:IMAGENET1K_V1`.
+
+    Raises NetworkError if the weights must be downloaded and cannot be, ModelError if there is no such model, or if it is
+    a detector and a classifier is wanted, or the other way round.
+    """
     import_torch("a torchvision model", "torchvision")
     try:
         from torchvision import models
@@ -25,6 +35,7 @@ def load(target: str, settings: ModelSettings) -> TorchClassifier:
     try:
         weights = models.get_model_weights(name)[choice or "DEFAULT"]
         transform = weights.transforms()
+        _check_task(target, transform, is_detector=is_detector)
         module = models.get_model(name, weights=weights)
     except OSError as error:
         raise NetworkError(
@@ -32,9 +43,17 @@ def load(target: str, settings: ModelSettings) -> TorchClassifier:
             "another machine and copy them to TORCH_HOME/hub/checkpoints"
         ) from None
     except (ValueError, KeyError) as error:
-        raise ModelError(f"torchvision has no classifier {target!r}: {one_line(error, 200)}") from None
-    own = read_metadata(transform, weights.meta)
-    return wrap(module, settings, own, spec=f"torchvision:{target}", kind="torchvision")
+        wanted = "detector" if is_detector else "classifier"
+        raise ModelError(f"torchvision has no {wanted} {target!r}: {one_line(error, 200)}") from None
+    return module, transform, weights.meta
+
+
+def _check_task(target: str, transform: Any, *, is_detector: bool) -> None:
+    detects = type(transform).__name__ == "ObjectDetection"
+    if detects and not is_detector:
+        raise ModelError(f"torchvision:{target} is an object detector: use detect:torchvision:{target}")
+    if is_detector and not detects:
+        raise ModelError(f"torchvision:{target} does not return boxes: load it without detect:")
 
 
 def read_metadata(transform: Any, meta: dict[str, Any]) -> ModelSettings:

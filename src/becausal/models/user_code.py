@@ -1,9 +1,9 @@
 """Python files written by the user: loading a function from one, and reading the constants that describe the model.
 
 Constants a file may define: `SIZE` (224, or (h, w)), `RESIZE` (as `--resize`), `PREPROCESS` (as `--preprocess`),
-`LABELS` (a list, or a file next to it), `RETURNS` (as `--returns`; also under its former name `OUTPUT`), `CHANNEL_AXIS`
-(True if a `python:` function expects the channel axis of an array with one channel; it is dropped otherwise). A function
-in memory may have the attributes `labels`, `returns`, `channel_axis` and `geometry`.
+`LABELS` (a list, or a file next to it), `RETURNS` (as `--returns`; also under its former name `OUTPUT`), `THRESHOLD`
+(as `--threshold`), `CHANNEL_AXIS` (True if a `python:` function expects the channel axis of an array with one channel; it
+is dropped otherwise). A function in memory may have the attributes `labels`, `returns`, `channel_axis` and `geometry`.
 """
 
 import hashlib
@@ -23,6 +23,7 @@ from becausal.core.contracts import Geometry
 from becausal.core.errors import BecausalError, InputError, ModelError
 from becausal.core.files import open_regular
 from becausal.core.text import one_line
+from becausal.models.loading import check_threshold
 from becausal.models.outputs import parse_returns
 from becausal.models.preprocess import parse_normalisation, parse_resize
 from becausal.models.settings import ModelSettings, as_labels, as_size
@@ -94,7 +95,7 @@ def read_constants(module: ModuleType | None, function: Any, folder: Path) -> Mo
         return next((value for value in found if value is not None), None)
 
     labels, returns = read("LABELS", is_attribute=True), read("RETURNS", "OUTPUT", is_attribute=True)
-    resize, preprocess, size = read("RESIZE"), read("PREPROCESS"), read("SIZE")
+    resize, preprocess, size, threshold = read("RESIZE"), read("PREPROCESS"), read("SIZE"), read("THRESHOLD")
     try:
         resized, crop = parse_resize(resize) if resize is not None else (None, None)
         settings = ModelSettings(
@@ -103,6 +104,7 @@ def read_constants(module: ModuleType | None, function: Any, folder: Path) -> Mo
             resize=resized,
             labels=as_labels(folder / labels if isinstance(labels, str) else labels),
             returns=parse_returns(returns) if returns is not None else None,
+            threshold=check_threshold(threshold) if threshold is not None else None,
         )
     except (BecausalError, TypeError) as error:
         raise ModelError(f"a constant in the model's code is invalid: {error}") from None

@@ -1,7 +1,8 @@
 """Procedurally generated photobombed images with exact ground truth."""
 
 from becausal.scenes.backgrounds import GROUND_KINDS
-from becausal.scenes.dataset import contact_sheet, decode_mask, encode_mask, write_scenes
+from becausal.scenes.dataset import contact_sheet, decode_mask, encode_mask, write_groups, write_scenes
+from becausal.scenes.groups import GroupScene, SceneObject, make_group
 from becausal.scenes.masks import pieces
 from becausal.scenes.objects import LABELS, NOTHING
 from becausal.scenes.occluders import CUTTERS, OCCLUDERS
@@ -16,11 +17,15 @@ __all__ = [
     "LABELS",
     "NOTHING",
     "OCCLUDERS",
+    "GroupScene",
     "Scene",
+    "SceneObject",
     "contact_sheet",
     "decode_mask",
     "encode_mask",
+    "make_group",
     "make_scene",
     "pieces",
+    "write_groups",
     "write_scenes",
 ]

@@ -7,15 +7,16 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from becausal.core.errors import OutputError
+from becausal.scenes.groups import GroupScene, make_group
 from becausal.scenes.objects import LABELS, NOTHING
 from becausal.scenes.scene import Scene, make_scene
 from becausal.scenes.sketch import BoolArray
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Rle = dict[str, list[int]]
+AnyScene = TypeVar("AnyScene", Scene, GroupScene)
 
 
 def encode_mask(mask: BoolArray) -> Rle:
@@ -88,6 +90,48 @@ def write_scenes(
         ValueError: An argument is out of range.
         OutputError: A file cannot be written.
     """
+
+    def draw(number: int) -> Scene:
+        return make_scene(number, label=label, occluder=occluder, cover=cover, cut=cut, size=size)
+
+    return _write(count, seed, out, size, draw, _write_images, _annotations)
+
+
+def write_groups(count: int, seed: int, out: str | Path, *, size: int = 192) -> Path:
+    """Write scenes with several objects, their boxes and masks: images, masks and a COCO-style JSON file.
+
+    `out/pictures` holds the images and `out/masks` two PNGs for each: the visible objects (the value is the number of the
+    object) and the occluder (white is inside). `out/scenes.json` holds everything at once. If a file cannot be written,
+    nothing is left behind.
+
+    Args:
+        count: Number of scenes.
+        seed: Seed of the first scene; each further scene has the next seed.
+        out: Folder to write to; it is created if necessary.
+        size: Side of the images in pixels.
+
+    Returns:
+        The path of scenes.json.
+
+    Raises:
+        ValueError: An argument is out of range.
+        OutputError: A file cannot be written.
+    """
+    return _write(
+        count, seed, out, size, lambda number: make_group(number, size=size), _write_group_images, _group_annotations
+    )
+
+
+def _write(
+    count: int,
+    seed: int,
+    out: str | Path,
+    size: int,
+    draw: Callable[[int], AnyScene],
+    write: Callable[[AnyScene, Path, str], None],
+    annotate: Callable[[AnyScene, int, int], list[dict[str, object]]],
+) -> Path:
+    """Draw scenes, write their images and masks, and collect what is known of them in scenes.json."""
     if count < 1:
         raise ValueError(f"the count is {count}, expected 1 or more")
     images: list[dict[str, object]] = []
@@ -96,11 +140,11 @@ def write_scenes(
         for name in ("pictures", "masks"):
             (folder / name).mkdir()
         for k in range(count):
-            scene = make_scene(seed + k, label=label, occluder=occluder, cover=cover, cut=cut, size=size)
+            scene = draw(seed + k)
             name = f"{k:06d}"
-            _write_images(scene, folder, name)
+            write(scene, folder, name)
             images.append({"id": k + 1, "file_name": f"pictures/{name}.png", "width": size, "height": size, **_facts(scene)})
-            annotations += _annotations(scene, k + 1, len(annotations) + 1)
+            annotations += annotate(scene, k + 1, len(annotations) + 1)
         truth = {
             "info": {"description": "becausal generated scenes", "first_seed": seed, "count": count},
             "licenses": [{"id": 1, "name": "Apache-2.0"}],
@@ -159,9 +203,11 @@ def _move_files(start: Path, end: Path) -> None:
         raise
 
 
-def _facts(scene: Scene) -> dict[str, object]:
-    kinds = {"label": scene.label, "occluder": scene.occluder_kind, "background": scene.background_kind}
-    return {"seed": scene.seed, **kinds, "cover": round(scene.cover, 6)}
+def _facts(scene: Scene | GroupScene) -> dict[str, object]:
+    kinds = {"occluder": scene.occluder_kind, "background": scene.background_kind}
+    if isinstance(scene, GroupScene):
+        return {"seed": scene.seed, "labels": [each.label for each in scene.objects], **kinds}
+    return {"seed": scene.seed, "label": scene.label, **kinds, "cover": round(scene.cover, 6)}
 
 
 def _categories() -> list[dict[str, object]]:
@@ -175,10 +221,21 @@ def _write_images(scene: Scene, folder: Path, name: str) -> None:
     masks = {"object": scene.object, "visible": scene.visible, "occluder": scene.occluder}
     for kind, mask in masks.items():
         _write_png(folder / "masks" / f"{name}-{kind}.png", mask.astype(np.uint8) * np.uint8(255))
-    numbered = np.zeros(scene.object.shape, dtype=np.uint8)
-    for number, mask in enumerate(scene.parts.values(), start=1):
+    _write_png(folder / "masks" / f"{name}-parts.png", _numbered(list(scene.parts.values()), scene.size))
+
+
+def _write_group_images(scene: GroupScene, folder: Path, name: str) -> None:
+    _write_png(folder / "pictures" / f"{name}.png", scene.image)
+    visible = [each.visible for each in scene.objects]
+    _write_png(folder / "masks" / f"{name}-objects.png", _numbered(visible, scene.size))
+    _write_png(folder / "masks" / f"{name}-occluder.png", scene.occluder.astype(np.uint8) * np.uint8(255))
+
+
+def _numbered(masks: Sequence[BoolArray], size: int) -> npt.NDArray[np.uint8]:
+    numbered = np.zeros((size, size), dtype=np.uint8)
+    for number, mask in enumerate(masks, start=1):
         numbered[mask] = number
-    _write_png(folder / "masks" / f"{name}-parts.png", numbered)
+    return numbered
 
 
 def _write_png(path: Path, pixels: npt.NDArray[np.uint8]) -> None:
@@ -207,6 +264,24 @@ def _annotations(scene: Scene, image: int, first: int) -> list[dict[str, object]
     return found
 
 
+def _group_annotations(scene: GroupScene, image: int, first: int) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = []
+    for k, each in enumerate(scene.objects):
+        left, top, right, bottom = each.box
+        found.append(
+            {
+                **_region(each.visible, image, first + k, each.label_index + 1),
+                "bbox": [left, top, right - left, bottom - top],
+                "amodal_segmentation": encode_mask(each.mask),
+                "cover": round(each.cover, 6),
+                "number": k + 1,
+            }
+        )
+    if scene.occluder.any():
+        found.append(_region(scene.occluder, image, first + len(found), len(LABELS)))
+    return found
+
+
 def _region(mask: BoolArray, image: int, number: int, category: int) -> dict[str, object]:
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     box = [0, 0, 0, 0]
@@ -219,14 +294,16 @@ def _region(mask: BoolArray, image: int, number: int, category: int) -> dict[str
     }  # fmt: skip
 
 
-def contact_sheet(scenes: Sequence[Scene], *, columns: int | None = None, gap: int = 4, truth: bool = False) -> Image:
+def contact_sheet(
+    scenes: Sequence[Scene | GroupScene], *, columns: int | None = None, gap: int = 4, truth: bool = False
+) -> Image:
     """Arrange scenes of one size in a grid.
 
     Args:
         scenes: The scenes, at least one.
         columns: Number of columns; by default the grid is about square.
         gap: Space between the images in pixels.
-        truth: Whether to outline the visible object and the occluder.
+        truth: Whether to outline the visible object and the occluder, or to draw the boxes of several objects.
 
     Raises:
         ValueError: There are no scenes, or they differ in size.
@@ -246,7 +323,8 @@ def contact_sheet(scenes: Sequence[Scene], *, columns: int | None = None, gap: i
     sheet = np.full((high * (size + gap) + gap, wide * (size + gap) + gap, 3), 250, dtype=np.uint8)
     for k, scene in enumerate(scenes):
         top, left = gap + (k // wide) * (size + gap), gap + (k % wide) * (size + gap)
-        sheet[top : top + size, left : left + size] = _outlined(scene) if truth else scene.image
+        shown = scene.image if not truth else _boxed(scene) if isinstance(scene, GroupScene) else _outlined(scene)
+        sheet[top : top + size, left : left + size] = shown
     return Image.fromarray(sheet)
 
 
@@ -257,3 +335,15 @@ def _outlined(scene: Scene) -> npt.NDArray[np.uint8]:
         inner = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
         image[mask & ~inner] = np.array(colour, dtype=np.uint8)
     return image
+
+
+def _boxed(scene: GroupScene) -> npt.NDArray[np.uint8]:
+    from PIL import Image, ImageDraw
+
+    image = Image.fromarray(scene.image)
+    pen = ImageDraw.Draw(image)
+    for each in scene.objects:
+        left, top, right, bottom = each.box
+        pen.rectangle((left, top, right - 1, bottom - 1), outline=(40, 240, 120))
+        pen.text((left + 2, top), each.label, fill=(255, 255, 255), stroke_width=1, stroke_fill=(0, 0, 0))
+    return np.asarray(image)

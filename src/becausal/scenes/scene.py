@@ -1,9 +1,9 @@
-"""Photocoloursed images with exact ground truth, one for each seed."""
+"""Photobombed images with exact ground truth, one for each seed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -99,25 +99,23 @@ def make_scene(
         ValueError: An argument is out of range, or no occluder with this cover was found.
     """
     low, high = _check(seed, label, occluder, cover, cut, size, background)
-    name, drawn, kind, cutting = _choose(_stream(seed, 0), label, occluder, cut, has_cover=cover is not None)
+    name, drawn, kind, cutting = _choose(stream(seed, 0), label, occluder, cut, has_cover=cover is not None)
     layer = _object_layer(seed, drawn, size)
     scenery, ground_kind = make_background(
-        _stream(seed if background_seed is None else background_seed, 2), size, kind=background
+        stream(seed if background_seed is None else background_seed, 2), size, kind=background
     )
-    scenery = _separate_background(_stream(seed, 4), scenery, layer)
+    scenery = _separate_background(stream(seed, 4), scenery, layer)
     image = scenery
     if name != NOTHING:
         image = scenery + (layer.colour - scenery) * layer.coverage[:, :, None]
-    camera = _stream(seed, 5)
+    camera = stream(seed, 5)
     image = smooth(image, max(0.0, between(camera, -0.4, 0.8)) * size / 128.0)
     occluded: BoolArray = np.zeros((size, size), dtype=np.bool_)
     if kind != "none":
-        hand = _stream(seed if occluder_seed is None else occluder_seed, 3)
+        hand = stream(seed if occluder_seed is None else occluder_seed, 3)
         occluded, colours = make_occluder(hand, layer.mask, kind, low=low, high=high, cut=cutting)
         image = np.where(occluded[:, :, None], colours, image)
-    strength = between(camera, 0.0, 6.0)
-    grain = camera.standard_normal((size, size, 3), dtype=np.float32) * np.float32(strength)
-    shot = np.clip(np.round(np.round(image * 64.0) / 64.0 + np.round(grain * 64.0) / 64.0), 0, 255).astype(np.uint8)
+    shot = add_grain(camera, image)
     whole: BoolArray = layer.mask if name != NOTHING else np.zeros_like(layer.mask)
     parts = {} if name == NOTHING else {part: layer.part == k + 1 for k, part in enumerate(layer.names)}
     visible: BoolArray = whole & ~occluded
@@ -148,24 +146,18 @@ def _choose(
     return name, placeholder if name == NOTHING else name, kind, cutting
 
 
-def _stream(seed: int, index: int) -> np.random.Generator:
+def stream(seed: int, index: int) -> np.random.Generator:
+    """One of the independent streams of random numbers of a seed."""
     return np.random.Generator(np.random.PCG64([seed, index]))
 
 
 def _object_layer(seed: int, name: str, size: int) -> Layer:
-    rng = _stream(seed, 1)
+    rng = stream(seed, 1)
     pose = draw_pose(rng, name)
-    layer = KINDS[name].draw(rng).render(size, pose)
-    return Layer(
-        colour=_shade_object(_stream(seed, 6), layer),
-        coverage=layer.coverage,
-        mask=layer.mask,
-        part=layer.part,
-        names=layer.names,
-    )
+    return shade_object(stream(seed, 6), KINDS[name].draw(rng).render(size, pose))
 
 
-def _shade_object(rng: np.random.Generator, layer: Layer) -> FloatArray:
+def shade_object(rng: np.random.Generator, layer: Layer) -> Layer:
     """Shade an object as if it were embossed and lit from one side."""
     size = layer.mask.shape[0]
     scale = size / 128.0
@@ -179,28 +171,52 @@ def _shade_object(rng: np.random.Generator, layer: Layer) -> FloatArray:
     x, y = grid(size)
     fall = (x - np.float32(0.5)) * np.float32(toward_x) + (y - np.float32(0.5)) * np.float32(toward_y)
     light = np.float32(between(rng, 0.88, 1.08)) + slope * strength - fall * np.float32(between(rng, 0.0, 0.25))
-    return np.clip(layer.colour * np.clip(light, 0.45, 1.45)[:, :, None], 0.0, 255.0).astype(np.float32)
+    colour = np.clip(layer.colour * np.clip(light, 0.45, 1.45)[:, :, None], 0.0, 255.0).astype(np.float32)
+    return replace(layer, colour=colour)
 
 
 def _separate_background(rng: np.random.Generator, scenery: FloatArray, layer: Layer) -> FloatArray:
     """Adjust the brightness of the background so that the object stands out, and add a soft shadow behind it."""
-    size = scenery.shape[0]
-    rows, columns = np.nonzero(layer.mask)
+    # A round shadow whose size does not depend on the class: it shows where an object may be, not which one.
+    distance = distance_from(layer.mask, between(rng, 0.28, 0.42))
+    scenery = cast_shadow(rng, scenery, distance)
+    gain, lift = separating_change(rng, layer, scenery)
+    scenery = scenery * np.float32(gain) + np.float32(lift)
+    return np.asarray(np.clip(scenery, 0.0, 255.0), dtype=np.float32)
+
+
+def distance_from(mask: BoolArray, reach: float) -> FloatArray:
+    """Squared distance of every pixel from just below the centre of a mask, (n, n), in units of `reach` image sides."""
+    size = mask.shape[0]
+    rows, columns = np.nonzero(mask)
     x, y = grid(size)
     across, down = int(columns.sum()) / len(columns) / size, int(rows.sum()) / len(rows) / size
-    # A round shadow whose size does not depend on the class: it shows where an object may be, not which one.
-    reach = np.float32(between(rng, 0.28, 0.42))
-    distance = ((x - np.float32(across)) ** 2 + (y - np.float32(down + 0.05)) ** 2) / (reach * reach)
+    wide = np.float32(reach)
+    distance = ((x - np.float32(across)) ** 2 + (y - np.float32(down + 0.05)) ** 2) / (wide * wide)
+    return np.asarray(distance, dtype=np.float32)
+
+
+def cast_shadow(rng: np.random.Generator, scenery: FloatArray, distance: FloatArray) -> FloatArray:
+    """Darken an image, (n, n, 3), where the squared distance, (n, n), is below 1."""
     depth = np.clip(np.float32(1.0) - distance, 0.0, 1.0) * np.float32(between(rng, 0.0, 0.3))
-    scenery = np.asarray(scenery * (np.float32(1.0) - depth)[:, :, None], dtype=np.float32)
+    return np.asarray(scenery * (np.float32(1.0) - depth)[:, :, None], dtype=np.float32)
+
+
+def separating_change(rng: np.random.Generator, layer: Layer, scenery: FloatArray) -> tuple[float, float]:
+    """The gain and the offset of the background that make an object stand out; 1 and 0 where it stands out already."""
     own, behind = layer.colour[layer.mask], scenery[layer.mask]
     gap = np.round((own.astype(np.float64).mean(axis=0) - behind.astype(np.float64).mean(axis=0)), 3)
-    apart = float(np.abs(gap).sum())
-    if apart < 120.0:
-        darker = float(own.astype(np.float64).mean()) > 118.0
-        gain = between(rng, 0.55, 0.72) if darker else between(rng, 1.35, 1.6)
-        scenery = scenery * np.float32(gain) + np.float32(0.0 if darker else 24.0)
-    return np.asarray(np.clip(scenery, 0.0, 255.0), dtype=np.float32)
+    if float(np.abs(gap).sum()) >= 120.0:
+        return 1.0, 0.0
+    darker = float(own.astype(np.float64).mean()) > 118.0
+    return (between(rng, 0.55, 0.72), 0.0) if darker else (between(rng, 1.35, 1.6), 24.0)
+
+
+def add_grain(rng: np.random.Generator, image: FloatArray) -> npt.NDArray[np.uint8]:
+    """Add sensor noise to an image, (n, n, 3), and round it to bytes."""
+    strength = between(rng, 0.0, 6.0)
+    grain = rng.standard_normal(image.shape, dtype=np.float32) * np.float32(strength)
+    return np.clip(np.round(np.round(image * 64.0) / 64.0 + np.round(grain * 64.0) / 64.0), 0, 255).astype(np.uint8)
 
 
 def _check(

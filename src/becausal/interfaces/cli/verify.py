@@ -152,6 +152,8 @@ def check_model(origin: "Origin") -> None:
     kind, colon, target = spec.partition(":")
     if kind == "bundled" and target in VARIANTS and bool(target) == bool(colon):
         return
+    if kind == "detect":  # a detector is as harmless as a classifier of the same kind
+        kind = target.partition(":")[0]
     shown = one_line(spec, 200)
     if kind not in KINDS and not spec.lower().endswith(".onnx"):
         raise ModelError(f"the explained model, {shown}, was not loaded from a file: give it with --model")

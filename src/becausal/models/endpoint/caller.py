@@ -1,7 +1,7 @@
 """Inference in batches: split to what the server accepts, with cached answers, and a count of what was paid for."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -18,25 +18,38 @@ from becausal.models.signature import ImageInput, TensorInfo
 _TOO_LARGE = (400, 413, 422, 500)  # how servers refuse a batch that is too large, among other things
 
 
+ReadOutputs = Callable[[dict[str, NDArray[Any]], int], NDArray[Any]]  # from outputs by name, and the number of images
+
+
 @final
 class Caller:
     """The raw output of one model on a server, from the cache where possible.
 
-    input: the model's input. output: the output to read; None to choose it from the first response. limit: maximum
-    number of images per request, halved whenever the server refuses a batch. An image that was evaluated in this process
-    before is evaluated again: whoever repeats a question wants to know whether the answer is stable.
+    input: the model's input. output: the output to read; None to choose it from the first response. read: makes one array,
+    a row per image, of all outputs; None to read one output. limit: maximum number of images per request, halved whenever
+    the server refuses a batch. An image that was evaluated in this process before is evaluated again: whoever repeats a
+    question wants to know whether the answer is stable.
     """
 
     def __init__(
-        self, address: Address, transport: Transport, input: ImageInput, *, output: str | None, binary: bool, limit: int
+        self,
+        address: Address,
+        transport: Transport,
+        input: ImageInput,
+        *,
+        output: str | None,
+        binary: bool,
+        limit: int,
+        read: ReadOutputs | None = None,
     ) -> None:
         self.output = output
+        self.limit = limit
+        self.read = read
         self.notes: list[str] = []
         self._address = address
         self._transport = transport
         self._input = input
         self._binary = binary
-        self._limit = limit
         self._version: str | None = None
         self._row: tuple[np.dtype[Any], tuple[int, ...]] | None = None  # type and shape of the output for one image
         self._cache: AnswerCache | None = None
@@ -82,10 +95,10 @@ class Caller:
         """The raw output for any number of images, in parts, as they arrive."""
         start = 0
         while start < len(batch):
-            part = batch[start : start + self._limit]
+            part = batch[start : start + self.limit]
             raw = self._infer(part)
             if raw is None:
-                self._limit = len(part) // 2
+                self.limit = len(part) // 2
                 continue
             yield raw
             start += len(part)
@@ -109,13 +122,19 @@ class Caller:
         except AnswerError as error:
             raise AnswerError(self._transport.scrub(str(error))) from None
         self._check_version(result.version)
-        raw = result.outputs.get(self._choose_output(result.outputs))
-        if raw is None:
-            raise AnswerError(f"{url} sent no output {self.output!r}, only {', '.join(result.outputs)}")
-        raw = raw if has_batch_axis else raw[None]
+        if self.read is not None:
+            raw = self.read(result.outputs, len(batch))
+        else:
+            raw = self._read_one(result.outputs, has_batch_axis=has_batch_axis)
         self._check_output(raw, len(batch))
         self._evaluated += len(batch)
         return raw[:rows]
+
+    def _read_one(self, outputs: dict[str, NDArray[Any]], *, has_batch_axis: bool) -> NDArray[Any]:
+        raw = outputs.get(self._choose_output(outputs))
+        if raw is None:
+            raise AnswerError(f"{self._address.url} sent no output {self.output!r}, only {', '.join(outputs)}")
+        return raw if has_batch_axis else raw[None]
 
     def _choose_output(self, outputs: dict[str, NDArray[Any]]) -> str:
         if self.output is None:

@@ -7,7 +7,7 @@ classifier report what was paid for.
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,41 +17,100 @@ from becausal.core.contracts import ModelInfo, Pixels
 from becausal.core.errors import AnswerError, ModelError, OptionError, OutputError
 from becausal.models.array_model import ArrayClassifier
 from becausal.models.compose import Composer
+from becausal.models.detect.names import has_boxes
 from becausal.models.endpoint.cache import AnswerCache, default_folder
-from becausal.models.endpoint.caller import Caller
+from becausal.models.endpoint.caller import Caller, ReadOutputs
 from becausal.models.endpoint.metadata import pick_output, read_input
 from becausal.models.endpoint.options import Address, EndpointOptions, make_headers, parse_address, parse_endpoint
 from becausal.models.endpoint.transport import Transport, describe_status
 from becausal.models.endpoint.wire import ServerMetadata, read_json, read_metadata
 from becausal.models.outputs import OutputClues, make_decoder, make_probe_images, name_classes
 from becausal.models.preprocess import Normalisation
-from becausal.models.settings import ModelSettings
+from becausal.models.settings import ModelSettings, Preprocessing
 from becausal.models.signature import ImageInput
 
 _MAX_BODY = 16 * 2**20  # approximate size of a request in bytes, if the server does not limit the batch
 _MAX_BATCH = 32
 
 
-def load(target: str, settings: ModelSettings) -> ArrayClassifier:
-    """The model at an address. Raises ModelError, NetworkError or OptionError, none of which repeats a secret."""
+@dataclass(frozen=True)
+class Endpoint:
+    """A model at an address, as its server describes it."""
+
+    address: Address
+    options: EndpointOptions
+    headers: dict[str, str]
+    transport: Transport
+    metadata: ServerMetadata
+    extensions: tuple[str, ...]
+    image_input: ImageInput
+
+    def make_composer(self, plan: Preprocessing) -> Composer:
+        """What makes batches of images. Raises ModelError if the input's type cannot hold them."""
+        prepare = _make_prepare(plan.normalisation, self.image_input, plan.channels)
+        return Composer(prepare, layout=self.image_input.layout, dtype=self.image_input.dtype)
+
+    def make_caller(
+        self, image: NDArray[Any], batch_size: int | None, *, output: str | None, read: ReadOutputs | None = None
+    ) -> Caller:
+        """What calls the model. image: one as it is sent. batch_size: as given. output, read: see `Caller`."""
+        dtype, has = self.image_input.dtype, self.extensions
+        binary = self.options.binary == "yes" or (self.options.binary == "auto" and "binary_tensor_data" in has)
+        server_limit = _read_max_batch(self.transport, self.address) if "model_configuration" in has else None
+        image_bytes = image.size * (dtype.itemsize if binary else _json_bytes(dtype))
+        limit = _find_limit(self.image_input, batch_size, server_limit, image_bytes)
+        return Caller(self.address, self.transport, self.image_input, output=output, binary=binary, limit=limit, read=read)
+
+    def open_cache(self, caller: Caller, output: str | None, probe: NDArray[Any]) -> None:
+        """Start caching. A folder given by the user must be usable; a problem with the default one is only noted.
+
+        output: how the answers are read, as text.
+        """
+        options = self.options
+        if options.cache is None:
+            return
+        parts = [self.address.url, self.metadata.document, str(self.image_input.tensor), str(output)]
+        model = hashlib.sha256("\n".join(parts).encode()).digest()
+        folder = default_folder() if options.cache == "default" else options.cache
+        try:
+            caller.use_cache(AnswerCache(folder, max_bytes=options.cache_mb * 2**20), model, probe)
+        except OutputError as error:
+            if options.cache != "default":
+                raise
+            caller.notes.append(f"answers are not cached: {error}")
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Warnings about the connection."""
+        if self.address.scheme == "http" and self.headers and not self.address.is_local:
+            return ("headers and credentials are sent over plain http, which others can read: use https",)
+        return ()
+
+
+def open_endpoint(target: str, settings: ModelSettings) -> Endpoint:
+    """Ask a server about a model. Raises ModelError, NetworkError or OptionError, none of which repeats a secret."""
     address = parse_address(target)
     options = _read_options(settings)
     headers = make_headers(address, options)
     transport = Transport(address, options, headers)
     metadata = _read_metadata(transport, address)
     extensions = _read_extensions(transport, address)
-    image_input = read_input(metadata, options)
-    output, output_notes = pick_output(metadata.outputs, options.output)
-    binary = options.binary == "yes" or (options.binary == "auto" and "binary_tensor_data" in extensions)
-    dtype = image_input.dtype
-    plan = settings.plan_preprocessing(image_input.channels, image_input.grid, is_integer=dtype.kind in "iu")
-    prepare = _make_prepare(plan.normalisation, image_input, plan.channels)
-    composer = Composer(prepare, layout=image_input.layout, dtype=dtype)
+    return Endpoint(address, options, headers, transport, metadata, extensions, read_input(metadata, options))
+
+
+def load(target: str, settings: ModelSettings) -> ArrayClassifier:
+    """The model at an address. Raises ModelError, NetworkError or OptionError, none of which repeats a secret."""
+    endpoint = open_endpoint(target, settings)
+    address, image_input, metadata = endpoint.address, endpoint.image_input, endpoint.metadata
+    if endpoint.options.output is None and has_boxes(tensor.name for tensor in metadata.outputs):
+        raise ModelError(f"{address.url} looks like an object detector: use detect:oip:{address.url}")
+    output, output_notes = pick_output(metadata.outputs, endpoint.options.output)
+    is_integer = image_input.dtype.kind in "iu"
+    plan = settings.plan_preprocessing(image_input.channels, image_input.grid, is_integer=is_integer)
+    composer = endpoint.make_composer(plan)
     images = composer.batch(make_probe_images(plan.geometry.grid, plan.channels))
-    server_limit = _read_max_batch(transport, address) if "model_configuration" in extensions else None
-    image_bytes = images[0].size * (dtype.itemsize if binary else _json_bytes(dtype))
-    limit = _find_limit(image_input, settings.loading.batch_size, server_limit, image_bytes)
-    caller = Caller(address, transport, image_input, output=output, binary=binary, limit=limit)
+    caller = endpoint.make_caller(images[0], settings.loading.batch_size, output=output)
+    limit = caller.limit
     raw = caller.probe(images)
     clues = OutputClues(caller.output or "")
     decoder, decoder_notes = make_decoder(raw, returns=settings.returns, source="the option", clues=clues)
@@ -66,11 +125,12 @@ def load(target: str, settings: ModelSettings) -> ArrayClassifier:
         device=address.location,
         inputs=str(image_input.tensor),
         outputs="; ".join(str(tensor) for tensor in metadata.outputs) or f"{caller.output} {list(raw.shape[1:])}",
-        notes=(*image_input.notes, *plan.notes, *output_notes, *decoder_notes, *_warn(address, headers)),
+        notes=(*image_input.notes, *plan.notes, *output_notes, *decoder_notes, *endpoint.notes),
         loading=settings.loading.record(),
     )
-    _open_cache(caller, options, _identify(address, metadata, image_input, caller.output), raw)
-    return ArrayClassifier(info, composer, caller, decoder, batch_size=limit, report=lambda: caller.report(options.price))
+    endpoint.open_cache(caller, caller.output, raw)
+    price = endpoint.options.price
+    return ArrayClassifier(info, composer, caller, decoder.scores, batch_size=limit, report=lambda: caller.report(price))
 
 
 def _read_options(settings: ModelSettings) -> EndpointOptions:
@@ -146,28 +206,3 @@ def _find_limit(image_input: ImageInput, given: int | None, server_limit: int | 
 def _json_bytes(dtype: np.dtype[Any]) -> int:
     """Approximate size of a number in JSON."""
     return 4 if dtype.kind in "iu" else 20
-
-
-def _identify(address: Address, metadata: ServerMetadata, image_input: ImageInput, output: str | None) -> bytes:
-    """The identity of the model that cached answers belong to, as far as address and metadata show it."""
-    parts = [address.url, metadata.document, str(image_input.tensor), str(output)]
-    return hashlib.sha256("\n".join(parts).encode()).digest()
-
-
-def _open_cache(caller: Caller, options: EndpointOptions, model: bytes, probe: NDArray[Any]) -> None:
-    """Start caching. A folder given by the user must be usable; a problem with the default one is only noted."""
-    if options.cache is None:
-        return
-    folder = default_folder() if options.cache == "default" else options.cache
-    try:
-        caller.use_cache(AnswerCache(folder, max_bytes=options.cache_mb * 2**20), model, probe)
-    except OutputError as error:
-        if options.cache != "default":
-            raise
-        caller.notes.append(f"answers are not cached: {error}")
-
-
-def _warn(address: Address, headers: dict[str, str]) -> tuple[str, ...]:
-    if address.scheme == "http" and headers and not address.is_local:
-        return ("headers and credentials are sent over plain http, which others can read: use https",)
-    return ()

@@ -31,7 +31,7 @@ def _find_input(metadata: ServerMetadata, options: EndpointOptions) -> TensorInf
     known = metadata.inputs
     if options.input is None and len(known) > 1:
         names = ", ".join(tensor.name for tensor in known)
-        raise ModelError(f"the model has {len(known)} inputs ({names}); an image classifier has one")
+        raise ModelError(f"the model has {len(known)} inputs ({names}); an image model has one")
     if not known and options.shape is None:
         raise ModelError(
             "the server does not state the model's input: give --endpoint shape=N,3,224,224 (and input, datatype)"
