@@ -90,18 +90,24 @@ class LevelSearch:
         if survey is not None:
             visible = yield from restrict(visible, survey)
             settled = yield from settle(visible, survey.patch, survey.contribution)
-            coarse = replace(lattice, grain=2 * lattice.grain)
-            number, expected = cells(coarse.grid, coarse.grain), survey.removal_cost(coarse)
-            settled = yield from settle(
-                settled.visible, number, expected.reshape(-1), margin=settled.margin, solid=True, once=True
-            )
-            known = np.where(np.isnan(settled.cost), expected.reshape(-1), settled.cost).reshape(coarse.shape)
-            visible, costs = settled.visible, coarse.spread(known, lattice)
+            visible, costs = settled.visible, survey.removal_cost(lattice)
+            if tuning.twice:
+                visible, costs = yield from self._shrink_coarsely(survey, settled)
         chain = self._chain(visible, costs)
-        yield from chain.shrink(tuning.share if survey is None else tuning.last_share)
+        yield from chain.shrink(tuning.last_share if survey is not None and tuning.twice else tuning.share)
         visible, costs = chain.lattice.show(chain.visible), chain.cost.estimate()
         self._keep(len(self.floors) - 1, visible)
         return visible, costs
+
+    def _shrink_coarsely(self, survey: Survey, before: Settled) -> Search[tuple[Visible, Costs]]:
+        """Remove cells of twice the side."""
+        coarse = replace(self.lattice, grain=2 * self.lattice.grain)
+        number, expected = cells(coarse.grid, coarse.grain), survey.removal_cost(coarse)
+        settled = yield from settle(
+            before.visible, number, expected.reshape(-1), margin=before.margin, solid=True, once=True
+        )
+        known = np.where(np.isnan(settled.cost), expected.reshape(-1), settled.cost).reshape(coarse.shape)
+        return settled.visible, coarse.spread(known, self.lattice)
 
     def _shrink_first(self, outer: Visible, costs: Costs) -> Search[Chain]:
         """A small set for the first level, inside a set of the last one."""

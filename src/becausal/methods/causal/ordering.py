@@ -25,11 +25,11 @@ class MapEffects:
     """What parts of the view do to the confidence.
 
     Attributes:
-        beside: (patches,) what each patch adds to it beside the explanation; None where that was not measured.
+        beside: (patches,) what each patch adds to it beside the explanation.
         inside: (*grid,) the place of each pixel of the explanation, from 0 to 1, by what masking its cell takes.
     """
 
-    beside: NDArray[np.float64] | None
+    beside: NDArray[np.float64]
     inside: Saliency
 
 
@@ -42,15 +42,13 @@ def measure_effects(
         survey: The patches.
         explanation: (*grid,) a sufficient set.
         side: Of the explanation's cells, in pixels.
-        context: Number of sets of patches beside the explanation; 0 to leave them out.
+        context: Number of sets of patches beside the explanation.
         inside: Number of sets of its cells, with everything else visible.
         rng: For the sets.
     """
-    beside = None
-    if context:
-        shown = balanced_halves(len(survey.contribution), context, rng)
-        answers = yield from ask_halves(survey.patch, shown, always=explanation)
-        beside = fit_effects(shown, answers.confidence, RIDGE)
+    shown = balanced_halves(len(survey.contribution), context, rng)
+    answers = yield from ask_halves(survey.patch, shown, always=explanation)
+    beside = fit_effects(shown, answers.confidence, RIDGE)
     return MapEffects(beside, (yield from _rank_inside(explanation, side, inside, rng)))
 
 
@@ -69,7 +67,7 @@ def rank_patches(survey: Survey, effects: MapEffects | None) -> NDArray[np.float
     """The place of each patch in the order, from 0 for the least needed to 1, per pixel of its area."""
     area = np.bincount(survey.patch.ravel())
     score = _ranks(survey.contribution / area)
-    if effects is not None and effects.beside is not None:
+    if effects is not None:
         score = score + BESIDE * _ranks(effects.beside / area)
     return _ranks(np.round(score, DIGITS))
 

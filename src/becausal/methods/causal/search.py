@@ -75,6 +75,11 @@ class Causal:
 
     def search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]:
         """Find nested levels, or explanations one after the other, each in the pixels that the previous ones leave."""
+        if problem.target.box is not None:
+            return (yield from replace(self, tuning=self.tuning.for_boxes())._search(problem, rng))
+        return (yield from self._search(problem, rng))
+
+    def _search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]:
         lattice = Lattice(problem.grid, self.cell_side(problem.grid))
         run, index = BudgetedRun(problem.grid), CoalitionIndex(lattice)
         survey: Survey | None = None
@@ -147,8 +152,6 @@ class Causal:
     ) -> Search[Survey | None]:
         """The survey; None on small lattices and with a small budget."""
         tuning, samples = self.tuning, self.tuning.survey
-        if problem.target.box is not None:  # what does not depend on the explanation is the same for all boxes
-            samples += tuning.context
         if problem.budget is not None:
             samples = min(samples, problem.budget // tuning.survey_fraction)
         if samples < tuning.min_survey or np.prod(lattice.shape) <= tuning.small_lattice:
@@ -166,11 +169,14 @@ class Causal:
     ) -> Search[MapEffects | None]:
         """What parts of the view do to the confidence, for the map; None without a survey, or with a small budget."""
         tuning = self.tuning
-        if survey is None or (problem.budget is not None and problem.budget < 4 * (tuning.context + tuning.inside)):
+        if (
+            survey is None
+            or not tuning.inside
+            or (problem.budget is not None and problem.budget < 4 * (tuning.context + tuning.inside))
+        ):
             return None
-        context = tuning.context if problem.target.box is None else 0
         search = measure_effects(
-            survey, explanation, 2 * lattice.grain, context=context, inside=tuning.inside, rng=rng.spawn(1)[0]
+            survey, explanation, 2 * lattice.grain, context=tuning.context, inside=tuning.inside, rng=rng.spawn(1)[0]
         )
         return (yield from search)
 

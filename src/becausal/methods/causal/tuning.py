@@ -1,6 +1,6 @@
 """The constants of the search `causal`, chosen by experiment (see the research log)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from becausal.core.errors import OptionError
 
@@ -32,7 +32,8 @@ class Tuning:
         trust: How strongly parts with a low expected removal cost are preferred; 0 draws them uniformly.
         memory: Share of the observed removal costs that is kept from round to round.
         context: Number of patch sets evaluated together with the explanation, for the map.
-        inside: Number of sets of the explanation's cells evaluated in the whole view, for the map.
+        inside: Number of sets of the explanation's cells evaluated in the whole view, for the map; 0 leaves out both.
+        twice: Whether cells of twice the side are removed before the cells themselves.
     """
 
     survey: int = 96
@@ -58,6 +59,7 @@ class Tuning:
     memory: float = 0.7
     context: int = 88
     inside: int = 24
+    twice: bool = True
 
     def __post_init__(self) -> None:
         counts = (self.parts, self.small_runs, self.survey_fraction, len(self.kinds))
@@ -67,3 +69,11 @@ class Tuning:
             raise OptionError("survey must be 0 or more, patches at least 2, prior above 0")
         if not all(0.0 < share < 1.0 for share in (self.share, self.last_share, self.fine_share, *self.reheat)):
             raise OptionError("shares and reheat must lie between 0 and 1")
+
+    def for_boxes(self) -> "Tuning":
+        """The same for the boxes of a detector.
+
+        An object is a small part of the image, so there are more and smaller patches, and no larger cells. All boxes of an
+        image have the survey in common, so it is larger, and nothing else is measured for the map.
+        """
+        return replace(self, survey=self.survey + 40, patches=self.patches + 20, parts=6, context=0, inside=0, twice=False)
