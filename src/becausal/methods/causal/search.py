@@ -169,11 +169,9 @@ class Causal:
     ) -> Search[MapEffects | None]:
         """What parts of the view do to the confidence, for the map; None without a survey, or with a small budget."""
         tuning = self.tuning
-        if (
-            survey is None
-            or not tuning.inside
-            or (problem.budget is not None and problem.budget < 4 * (tuning.context + tuning.inside))
-        ):
+        if survey is None or not tuning.inside:
+            return None
+        if problem.budget is not None and problem.budget < 4 * (tuning.context + tuning.inside):
             return None
         search = measure_effects(
             survey, explanation, 2 * lattice.grain, context=tuning.context, inside=tuning.inside, rng=rng.spawn(1)[0]
