@@ -166,6 +166,7 @@ NAMED = {
     "captum": {"interfaces.captum", "methods.deeplift", "methods.gradients", "methods.lrp_rules"},
     "shap": {"methods.shap_partition"},
     "quantus": set(),
+    "xaitk_saliency": {"interfaces.xaitk"},
     "matplotlib": {
         "api.explanation", "render.figures", "render.painting", "render.signals", "render.comparison",
         "render.boxes", "bench.figures",
@@ -214,6 +215,7 @@ INDEX_NAMES = {
     "cv2": "opencv-python-headless",
     "python_multipart": "python-multipart",
     "markupsafe": "jinja2",
+    "xaitk_saliency": "xaitk-saliency",
 }
 
 

@@ -162,8 +162,11 @@ def test_an_output_is_compared_by_its_words():
 def test_an_example_runs(example, tmp_path):
     """In a separate process, as a user runs it; every example checks its own result."""
     text = example.read_text(encoding="utf-8")
-    for library in ("torch", "quantus"):
-        if (f"import {library}" in text or (library == "torch" and "scenes.network" in text)) and not has(library):
+    for library in ("torch", "quantus", "smqtk_classifier"):
+        if (
+            re.search(rf"^(import|from) {library}\b", text, re.MULTILINE)
+            or (library == "torch" and "scenes.network" in text)
+        ) and not has(library):
             pytest.skip(f"{library} is not installed")
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(

@@ -10,11 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from becausal.core.contracts import Finding
 from becausal.core.errors import MissingExtraError, OptionError, TargetError
+from becausal.core.problem import Problem
+from becausal.core.targets import Target
 from becausal.scenes import Scene, make_scene
+from becausal.testing import MaskClassifier
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from becausal.interfaces.captum import CausalAttribution  # noqa: E402
+from becausal.interfaces.maps import find_map, keep_rank  # noqa: E402
 from becausal.interfaces.quantus import explain_func  # noqa: E402
 from becausal.scenes.network import load_network, to_input  # noqa: E402
 
@@ -65,6 +70,50 @@ def test_attribute_finds_the_corner_by_a_plain_function(method: str) -> None:
     options = {"partitions": 10} if method == "dc-causal" else None
     maps = CausalAttribution(bright, method=method, options=options).attribute(corner_image(), target=1)[0, 0]
     assert maps[:3, :3].mean() > 3 * maps[4:, 4:].mean()
+
+
+def test_a_method_knows_the_limit_on_calls() -> None:
+    seen: list[Problem] = []
+
+    class Watching:
+        name, needs = "watching", "labels"
+
+        def search(self, problem: Problem, rng: Any) -> Any:
+            seen.append(problem)
+            answers = yield np.ones((1, 8, 8), bool)
+            return Finding(np.full((8, 8), answers.confidence[0]))
+
+    model = MaskClassifier(lambda visible: 0.8 * visible[:, :3, :3].mean((1, 2)))
+    view = np.ones((8, 8, 1), np.float32)
+    saliency = find_map(model, view, 0 * view, Target(1), Watching(), seed=0, max_calls=60)  # type: ignore[arg-type]
+    assert np.allclose(saliency, 0.8)
+    assert seen[0].budget == 60
+    with pytest.raises(TargetError, match="does not hold on the whole view"):
+        find_map(model, view, 0 * view, Target(0), Watching(), seed=0, max_calls=60)  # type: ignore[arg-type]
+
+
+def test_a_label_keeps_its_rank_and_the_last_one_half_of_its_confidence() -> None:
+    scores = np.array([0.2, 0.4, 0.4, 0.1])
+    assert [keep_rank(scores, label).top for label in range(4)] == [3, 1, 2, 4]
+    assert [keep_rank(scores, label).floor for label in range(4)] == [0, 0, 0, 0.05]
+    assert all(keep_rank(scores, label).judge(scores[None]).holds[0] for label in range(4))
+
+
+def test_the_second_of_two_classes_has_a_map_of_its_own() -> None:
+    def torn(batch: Any) -> Any:
+        """Class 1 by the corner, class 0 a little more."""
+        corner = batch[:, 0, :3, :3].mean((1, 2))
+        return torch.stack([torch.full_like(corner, 1.2), corner], 1)
+
+    maps = CausalAttribution(torn, method="occlusion").attribute(corner_image(), target=1)[0, 0]
+    assert maps[:3, :3].mean() > 3 * maps[4:, 4:].abs().mean()
+    maps = CausalAttribution(torn).attribute(corner_image(), target=1)[0, 0]
+    assert maps[:3, :3].mean() > maps[4:, 4:].mean()
+
+
+def test_a_target_that_the_baseline_keeps_has_a_map_too() -> None:
+    image = corner_image().repeat_interleave(8, 2).repeat_interleave(8, 3)  # (1, 1, 64, 64), its corner 24 wide
+    assert CausalAttribution(bright).attribute(image, target=0).isfinite().all()  # black is of this class too
 
 
 def test_several_inputs_and_targets() -> None:

@@ -68,6 +68,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "parquet": ("pyarrow",),
     "web": ("gradio",),
     "api": ("fastapi", "uvicorn", "python-multipart"),
+    "xaitk": ("xaitk-saliency",),
 }
 
 

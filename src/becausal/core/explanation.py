@@ -230,6 +230,7 @@ class ExplanationRecord(CheckedSet):
             "label": self.label,
             "label_id": self.label_id,
             "confidence": number_or_none(self.confidence),
+            **({} if self.target.box is None else {"box": list(self.frame.box_to_original(self.target.box))}),
             "method": self.origin.method,
             "calls": self.calls,
             "seconds": round(self.seconds, 4),

@@ -58,12 +58,12 @@ class CausalAttribution:
         max_calls: int | None = None,
         perturbations_per_eval: int = 32,
     ) -> Tensor:
-        """Compute a responsibility map for each input, by the same search as `explain`.
+        """Compute a responsibility map for each input.
 
         Args:
             inputs: Tensor (n, channels, *grid), normalised for the model.
             target: Label id for all inputs, or one for each. Default: the top label. A label at rank k is explained as
-                staying among the top k.
+                staying among the top k, the last label as keeping half of its confidence.
             baselines: Value of masked pixels: a number, or a tensor that broadcasts to `inputs`, normalised.
             additional_forward_args: Further arguments of forward_func; tensors of length n are split by input.
             seed: Random seed. Same seed, same maps.

@@ -75,8 +75,9 @@ def load(target: str, settings: ModelSettings) -> Classifier:
     if not model.is_file() or not names.is_file():
         raise ModelError(f"the model {spec} is missing from this installation: reinstall becausal")
     if variant.torch_loader is None:
-        with as_file(model) as model_path:  # its labels and its threshold are in the file
-            own = ModelSettings(normalisation=PRESETS["tf"], resize="squash")
+        with as_file(model) as model_path, as_file(names) as names_path:  # its threshold is in the file
+            labels = read_labels(names_path)[:-1]  # the last one is "nothing", which has no box
+            own = ModelSettings(normalisation=PRESETS["tf"], resize="squash", labels=labels)
             return detector_file.load(str(model_path), settings.over(own), spec=spec)
     with as_file(model) as model_path, as_file(names) as names_path:
         complete = settings.over(ModelSettings(normalisation=PRESETS["tf"], labels=read_labels(names_path)))

@@ -32,7 +32,7 @@ def draw_boxes(image: Pixels, boxes: Sequence[tuple[Box, str]]) -> bytes:
 
 
 def _draw(axes: "Axes", box: Box, text: str, colour: str) -> None:
-    """One box with its text in the upper left corner."""
+    """One box with its text above the upper left corner, or inside it at the upper edge of the image."""
     from matplotlib.patches import Rectangle
     from matplotlib.patheffects import Normal, Stroke
 
@@ -41,7 +41,8 @@ def _draw(axes: "Axes", box: Box, text: str, colour: str) -> None:
     axes.add_patch(
         Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor=colour, linewidth=1.6, path_effects=casing)
     )
+    is_at_top = top < 0.04 * axes.get_ylim()[0]  # no room above the box
     axes.text(
-        left, top, printable(text, 40), fontsize=8, color=INK, va="bottom", clip_on=False, parse_math=False,
+        left, top, printable(text, 40), fontsize=8, color=INK, va="top" if is_at_top else "bottom", parse_math=False,
         bbox={"facecolor": colour, "edgecolor": INK, "linewidth": 0.6, "boxstyle": "square,pad=0.2"},
     )  # fmt: skip

@@ -13,7 +13,7 @@ from becausal.render.figures import INK, SOFT, new_figure, png_bytes, printable
 from becausal.render.painting import Painted, dilate, paint_explanation, paint_image, paint_map
 from becausal.render.sheets import Sheet, enlarge, lay_out
 from becausal.render.signals import draw_curve, draw_map
-from becausal.render.wording import as_text, format_confidence, format_share, question
+from becausal.render.wording import as_text, describe_purpose, format_confidence, format_share, question
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -199,7 +199,8 @@ def _draw_image(card: _Card, comparison: Comparison) -> None:
     axes.set_axis_off()
     legend = "left: the map\nright: the explanation,\nsufficient on its own"
     if len(comparison.first.levels) > 1:
-        legend += "\n\nouter line: enough for\nmost of the confidence\ninner line: enough for\nthe label"
+        inner = describe_purpose(comparison.first.levels[0], comparison.first)
+        legend += "\n\nouter line: enough for\nmost of the confidence\ninner line: enough for\n" + "\n".join(wrap(inner, 24))
     axes.text(0.06, 0.5, legend, fontsize=8, color=SOFT, va="center")
 
 

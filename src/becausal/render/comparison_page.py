@@ -36,6 +36,14 @@ MEANINGS = {
     "calls": "masked images evaluated by the model, including extraction; gradients are not counted",
     "seconds": "run time of the method with extraction, without the metrics",
 }
+BOX_MEANINGS = MEANINGS | {
+    "size": MEANINGS["size"].replace("the label", "the box"),
+    "label size": MEANINGS["label size"].replace("the label", "the box"),
+    "insertion": MEANINGS["insertion"].replace("the label's probability", "the score of the box"),
+    "deletion": MEANINGS["deletion"].replace("the label's probability", "the score of the box"),
+    "backgrounds": MEANINGS["backgrounds"].replace("its label", "the box"),
+    "confidence": "score of the box when only the explanation is visible",
+}
 ARROWS = {
     "size": "↓", "label size": "↓", "overlap": "↓", "insertion": "↑", "deletion": "↓", "backgrounds": "↑",
 }  # which direction is better  # fmt: skip
@@ -46,6 +54,7 @@ def render_comparison(comparison: Comparison) -> str:
     """The page as text; no scripts, no external fonts, images or styles."""
     is_signal = comparison.first.visible.ndim == 1
     columns = choose_columns(comparison)
+    meanings = MEANINGS if comparison.first.target.box is None else BOX_MEANINGS
     return render_page(
         "comparison.html",
         first=comparison.first,
@@ -56,13 +65,14 @@ def render_comparison(comparison: Comparison) -> str:
         settings=describe_settings(comparison),
         columns=[(c, ARROWS.get(c, "")) for c in columns],
         rows=_format_rows(comparison, columns),
-        meanings=[(c, MEANINGS[c]) for c in columns[1:]],
+        meanings=[(c, meanings[c]) for c in columns[1:]],
         shortfalls=[(row.method, text) for row in comparison.rows if (text := describe_shortfall(row))],
         failures=[(row.method, row.error) for row in comparison.rows if row.explanation is None],
         signal=data_uri(comparison_png(comparison)) if is_signal else "",
         cards=[] if is_signal else _paint_cards(comparison),
         has_levels=len(comparison.first.levels) > 1,
         purpose=describe_purpose(comparison.first.level, comparison.first),
+        inner_purpose=describe_purpose(comparison.first.levels[0], comparison.first),
         colour_stops=colour_stops(),
         percentile=CLIP_PERCENTILE,
     )

@@ -114,6 +114,7 @@ def print_summary(explanation: "Explanation", folder: Path) -> None:
 
     from becausal.render.limits import describe_price, describe_stop
     from becausal.render.wording import (
+        describe_box,
         describe_checks,
         describe_extent,
         describe_level,
@@ -126,9 +127,10 @@ def print_summary(explanation: "Explanation", folder: Path) -> None:
 
     console = open_console()
     origin = explanation.origin
-    if is_plain(explanation):
+    if is_plain(explanation) or explanation.target.box is not None:
         head = Text(one_line(explanation.label), style="bold magenta")
-        head.append(f" {format_confidence(explanation.confidence)}".rstrip(), style="not bold")
+        place = f"{format_confidence(explanation.confidence)} {describe_box(explanation)}"
+        head.append(f" {place}".rstrip(), style="not bold")
         head.append(f"  {one_line(origin.image)}", style="not bold default")
     else:
         head = Text(f"{one_line(origin.image)}: ")

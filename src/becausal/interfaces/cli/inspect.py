@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from becausal.core.errors import ImageError, OptionError
-from becausal.core.files import safe_name, write_files
+from becausal.core.files import write_files
 from becausal.core.text import one_line
 from becausal.interfaces.cli import options
 from becausal.interfaces.cli.console import check_writable, complain, open_console, print_facts, print_table, write_json
+from becausal.interfaces.cli.explain import choose_folders
 from becausal.models import open_model
 
 if TYPE_CHECKING:
@@ -54,7 +55,14 @@ def inspect(
         if classifier.info.output != "boxes" or not images:
             raise OptionError("--out is for images with the boxes of an object detector")
         check_writable(out)
-    entries = [classify_image(image, classifier, is_only=len(images or ()) == 1, out=out) for image in images or ()]
+    files = [
+        None if out is None else file.with_name(f"{file.name}.png")
+        for _, file in choose_folders(images or [], out or Path())
+    ]
+    entries = [
+        classify_image(image, classifier, is_only=len(files) == 1, drawn=file)
+        for image, file in zip(images or (), files, strict=True)
+    ]
     info = classifier.info  # read after the images: some models reveal only then what they return
     if as_json:
         write_json(describe(info) | (entries[0] if len(entries) == 1 else {}) | ({"images": entries} if entries else {}))
@@ -77,16 +85,16 @@ def inspect(
         raise typer.Exit(2)
 
 
-def classify_image(image: Path, classifier: "Classifier", *, is_only: bool, out: Path | None) -> dict[str, Any]:
+def classify_image(image: Path, classifier: "Classifier", *, is_only: bool, drawn: Path | None) -> dict[str, Any]:
     """What `--json` prints about an image: its top labels or its boxes, or the error, which is also printed.
 
-    is_only: there are no further images, so that an error is raised instead. out: where boxes are drawn.
+    is_only: there are no further images, so that an error is raised instead. drawn: the file in which boxes are drawn.
     """
     from becausal.api import classify
 
     try:
         if classifier.info.output == "boxes":
-            return _find_boxes(image, classifier, out)
+            return _find_boxes(image, classifier, drawn)
         top = classify(image, classifier)
     except ImageError as error:
         if is_only:
@@ -102,20 +110,19 @@ def classify_image(image: Path, classifier: "Classifier", *, is_only: bool, out:
     }
 
 
-def _find_boxes(image: Path, classifier: "Classifier", out: Path | None) -> dict[str, Any]:
-    """The boxes that a detector finds in an image, and the file they are drawn in."""
+def _find_boxes(image: Path, classifier: "Classifier", drawn: Path | None) -> dict[str, Any]:
+    """The boxes that a detector finds in an image, and the file they are drawn in, if any."""
     from becausal.api import detect
     from becausal.images.loading import load_image
     from becausal.render.boxes import draw_boxes
 
     boxes = detect(image, classifier)
     entry: dict[str, Any] = {"image": str(image), "boxes": [asdict(box) for box in boxes]}
-    if out is None:
+    if drawn is None:
         return entry
     labelled = [(box.box, f"{box.number} {box.label} {box.score:.2f}") for box in boxes]
-    file = out / f"{safe_name(image.stem)}.png"
-    write_files(out, {file.name: draw_boxes(load_image(image).pixels, labelled)})
-    return entry | {"file": str(file)}
+    write_files(drawn.parent, {drawn.name: draw_boxes(load_image(image).pixels, labelled)})
+    return entry | {"file": str(drawn)}
 
 
 def list_facts(info: "ModelInfo") -> "list[tuple[str, Any]]":

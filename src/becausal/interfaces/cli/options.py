@@ -29,7 +29,7 @@ _SEARCH_FIELDS = ("method", "options", "grain", "seed", "max_calls")
 
 SPEC_HELP = (
     "Model to explain: FILE.onnx, torch:FILE.py:BUILD, python:FILE.py:PREDICT, hf:NAME, timm:NAME, torchvision:NAME, "
-    "keras:FILE, oip:URL or bundled. See `becausal models`."
+    "keras:FILE, oip:URL or bundled; for object detectors detect:FILE.onnx and others. See `becausal models`."
 )
 Model = Annotated[str, typer.Option("--model", "-m", metavar="SPEC", help=SPEC_HELP, rich_help_panel=MODEL)]
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder to write to.")]

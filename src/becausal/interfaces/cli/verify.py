@@ -232,8 +232,11 @@ def print_claims(explanation: "Explanation", claims: "list[Claim]", notes: list[
     """Print the claims as a table, and the result."""
     from rich.text import Text
 
+    from becausal.render.wording import describe_box
+
     console = open_console()
-    console.print(Text(f"{one_line(explanation.label)}, {one_line(explanation.origin.image)}", style="bold"))
+    what = f"{one_line(explanation.label)} {describe_box(explanation)}".rstrip()
+    console.print(Text(f"{what}, {one_line(explanation.origin.image)}", style="bold"))
     rows = [(claim.name, claim.stated, claim.found, "yes" if claim.holds else "NO") for claim in claims]
     print_table(("claim", "stated", "found", "holds"), rows)
     for note in notes:

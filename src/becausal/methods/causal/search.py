@@ -167,9 +167,12 @@ class Causal:
         explanation: Visible,
         rng: np.random.Generator,
     ) -> Search[MapEffects | None]:
-        """What parts of the view do to the confidence, for the map; None without a survey, or with a small budget."""
+        """What parts of the view do to the confidence, for the map; None without a survey, or with a small budget.
+
+        None too where the explanation is empty, since the background alone keeps the target; `explain` refuses such a fill.
+        """
         tuning = self.tuning
-        if survey is None or not tuning.inside:
+        if survey is None or not tuning.inside or not explanation.any():
             return None
         if problem.budget is not None and problem.budget < 4 * (tuning.context + tuning.inside):
             return None
