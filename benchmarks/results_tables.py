@@ -1,9 +1,9 @@
-"""Write docs/results.md from the rows in benchmarks/results.
+"""Write docs/results.md, the pages in docs/results and their figures from the rows in benchmarks/results.
 
-    python benchmarks/results_tables.py                       write docs/results.md
+    python benchmarks/results_tables.py                       write the pages and the figures
     python benchmarks/results_tables.py --add RUN NAME        store a finished run of `becausal bench`; if NAME exists, the
                                                               methods of RUN are added to it or replaced in it
-    python benchmarks/results_tables.py --check               fail if docs/results.md does not match the rows
+    python benchmarks/results_tables.py --check               fail if the pages do not match the rows
 
 A stored run is `bench-NAME.csv`, the rows as the benchmark wrote them, and `bench-NAME.json`, the settings and what was
 excluded. NAME starts with the benchmark, e.g. photobombing-mobilenet-grey. Paths are shortened to file names. Every number
@@ -19,6 +19,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from results_overview import StoredRun, draw_figure, figure_path, write_section
+
 from becausal.bench import BENCHES, load_bench
 from becausal.bench.findings import Findings, Table, successful
 from becausal.bench.formatting import best_rows, format_cell, format_command
@@ -28,6 +30,7 @@ from becausal.methods import METHODS
 HERE = Path(__file__).parent
 KEPT = HERE / "results"
 DOCUMENT = HERE.parent / "docs" / "results.md"
+FOLDER = HERE.parent / "docs" / "results"
 WORDS = HERE / "results_words.toml"
 MAX_ROWS = 20  # longer tables stay in the CSV files
 # Reasons that older runs recorded, in today's words.
@@ -100,30 +103,55 @@ def _without_folders(value: Any) -> Any:
     return value
 
 
-def write_document() -> str:
-    """The whole document."""
+def read_runs(words: dict[str, Any]) -> list[tuple[Path, dict[str, Any], list[dict[str, Any]], StoredRun]]:
+    """All stored runs: the file, the record, the rows, and what was found."""
     runs = []
     for path in sorted(KEPT.glob("bench-*.csv")):
-        about = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        runs.append((path, about, read_table(path)))
+        about, rows = json.loads(path.with_suffix(".json").read_text(encoding="utf-8")), read_table(path)
+        name = path.stem.removeprefix("bench-")
+        findings = load_bench(about["bench"]).summarise(rows)
+        short = words["short_titles"].get(name.removeprefix(f"{about['bench']}-"), name)
+        runs.append((path, about, rows, StoredRun(name, short, findings)))
+    return runs
+
+
+def write_pages() -> dict[Path, str]:
+    """The overview and the page of each benchmark, by path."""
     words = tomllib.loads(WORDS.read_text(encoding="utf-8"))
-    parts = [words["opening"].lstrip()]
+    runs = read_runs(words)
+    overview, pages = [words["opening"].lstrip()], {}
     for name in BENCHES:
-        own = [each for each in runs if each[1]["bench"] == name]
-        bench = load_bench(name)
-        parts.append(f"## {name}\n\n{bench.question}\n\n*The paper:* {bench.paper}\n")
+        bench, own = load_bench(name), [each for each in runs if each[1]["bench"] == name]
+        about = words["overview"].get(name, {})
+        overview.append(write_section(name, bench.question, bench.paper, [run for *_, run in own], about))
         if not own:
-            parts.append("Not measured yet.\n")
-        for path, about, rows in own:
-            parts.append(
-                _section(path, about, rows, bench.summarise(rows), words["titles"].get(path.stem.removeprefix("bench-")))
-            )
-            if remark := words["remarks"].get(path.stem.removeprefix("bench-")):
+            continue
+        parts = [f"# Results: {name}\n\n{bench.question}\n\n*The paper:* {bench.paper}\n\n{words['details'].strip()}\n"]
+        for path, record, rows, run in own:
+            parts.append(_section(path, record, rows, run.findings, words["titles"].get(run.name)))
+            if remark := words["remarks"].get(run.name):
                 parts.append(remark + "\n")
-        if own and (remark := words["remarks"].get(name)):
+        if remark := words["remarks"].get(name):
             parts.append(remark + "\n")
-    parts.append(words["closing"].lstrip())
+        pages[FOLDER / f"{name}.md"] = _joined(parts)
+    return {DOCUMENT: _joined([*overview, words["closing"].lstrip()]), **pages}
+
+
+def _joined(parts: list[str]) -> str:
     return "\n".join(part.rstrip() + "\n" for part in parts)
+
+
+def draw_figures() -> None:
+    """The figure of each benchmark."""
+    words = tomllib.loads(WORDS.read_text(encoding="utf-8"))
+    runs = read_runs(words)
+    for name in BENCHES:
+        own, about = [run for _, record, _, run in runs if record["bench"] == name], words["overview"].get(name, {})
+        if not own or not (measure := next(iter(about.get("measures", ())), None)):
+            continue
+        drawn = draw_figure(own, measure, about.get("published", {}))
+        if drawn is not None:
+            (DOCUMENT.parent / figure_path(name)).write_bytes(drawn)
 
 
 def _section(path: Path, about: dict[str, Any], rows: list[dict[str, Any]], findings: Findings, title: str | None) -> str:
@@ -141,7 +169,7 @@ def _section(path: Path, about: dict[str, Any], rows: list[dict[str, Any]], find
         lines += ["Not run: " + "; ".join(f"`{m}`: {why}" for m, why in about["methods_left_out"].items()) + ".", ""]
     if about["failures"]:
         lines += [f"Images without an explanation: {_failures(about)}.", ""]
-    return "\n".join([*lines, f"Rows: [{path.name}](../benchmarks/results/{path.name})."]) + "\n"
+    return "\n".join([*lines, f"Rows: [{path.name}](../../benchmarks/results/{path.name})."]) + "\n"
 
 
 def _failures(about: dict[str, Any]) -> str:
@@ -174,11 +202,15 @@ def main() -> None:
     options = parser.parse_args()
     if options.add:
         keep(Path(options.add[0]), options.add[1])
-    text = write_document()
+    if not options.check:
+        draw_figures()
+    pages = write_pages()
     if options.check:
-        same = DOCUMENT.read_text(encoding="utf-8") == text
-        sys.exit(0 if same else "docs/results.md does not match the rows: run this without --check")
-    DOCUMENT.write_text(text, encoding="utf-8")
+        wrong = [path for path, text in pages.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+        sys.exit(f"{wrong[0].name} does not match the rows: run this without --check" if wrong else 0)
+    FOLDER.mkdir(exist_ok=True)
+    for path, text in pages.items():
+        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

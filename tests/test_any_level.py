@@ -128,7 +128,8 @@ def test_the_words_say_it():
     assert ", and keep it on at least 80 % of backgrounds. " in as_text(headline(explanation))
     certificate = explanation.level.certificate
     counts = f"{certificate.kept} of {certificate.asked} evaluated"
-    assert f"holds on at least 80 % of backgrounds ({counts}, 95 % confidence)" in describe_level(explanation.level, explanation)
+    text = describe_level(explanation.level, explanation)
+    assert f"holds on at least 80 % of backgrounds ({counts}, 95 % confidence)" in text
 
 
 def test_figures_and_pages_have_a_line_of_its_own_for_each_level():

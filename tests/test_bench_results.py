@@ -1,4 +1,4 @@
-"""docs/results.md matches the stored rows, and a run can be stored."""
+"""The pages of results match the stored rows, and a run can be stored."""
 
 import importlib.util
 from pathlib import Path
@@ -11,15 +11,20 @@ ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture
-def tables():
+def tables(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
     spec = importlib.util.spec_from_file_location("results_tables", ROOT / "benchmarks" / "results_tables.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def test_the_document_is_what_the_tables_give(tables):
-    assert tables.DOCUMENT.read_text(encoding="utf-8") == tables.write_document(), "run python benchmarks/results_tables.py"
+def test_the_pages_are_what_the_tables_give(tables):
+    pages = tables.write_pages()
+    assert tables.DOCUMENT in pages
+    for path, text in pages.items():
+        assert path.read_text(encoding="utf-8") == text, "run python benchmarks/results_tables.py"
+    assert {path.name for path in tables.FOLDER.glob("*.md")} == {path.name for path in pages if path != tables.DOCUMENT}
 
 
 def test_a_kept_run_becomes_a_section_without_anyones_folders(tables, tmp_path, monkeypatch):
@@ -29,12 +34,16 @@ def test_a_kept_run_becomes_a_section_without_anyones_folders(tables, tmp_path, 
     done = run("exact", "bundled", methods="causal,random", limit=3, side=2, out=tmp_path / "run")
     tables.keep(tmp_path / "run", "exact-bundled")
     assert (kept / "bench-exact-bundled.csv").read_bytes() == (tmp_path / "run" / "results.csv").read_bytes()
-    text = tables.write_document()
+    pages = tables.write_pages()
+    text = pages[tables.FOLDER / "exact.md"]
     assert f"n = {len(done.selection.samples)} images" in text
     assert "becausal bench exact" in text
     assert "| causal | 7 |" in text
-    assert text.count("Not measured yet.") == 9
-    assert str(tmp_path) not in text + (kept / "bench-exact-bundled.json").read_text()
+    overview = pages[tables.DOCUMENT]
+    assert overview.count("Not measured yet.") == 9
+    assert "| causal | " in overview
+    assert "[exact](results/exact.md)" in overview
+    assert str(tmp_path) not in overview + text + (kept / "bench-exact-bundled.json").read_text()
     with pytest.raises(SystemExit, match="name it exact-"):
         tables.keep(tmp_path / "run", "scenes-bundled")
 

@@ -111,9 +111,9 @@ def _format_axes(axes: "Axes", plot: Plot) -> None:
         axes.spines[side].set_visible(False)
     axes.spines["bottom"].set_color("#c9c5be")
     if "x" in plot.shares:
-        axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
+        axes.xaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
     if "y" in plot.shares:
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
     if plot.ticks:
         axes.set_xticks(range(len(plot.ticks)), plot.ticks, rotation=0 if len(plot.ticks) < 7 else 30)
     if plot.kind == "step":
