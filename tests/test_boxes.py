@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import becausal
+from becausal.api.compare import choose_methods, compare_methods
 from becausal.api.explanation import Explanation
+from becausal.bench import run as run_bench
 from becausal.core.boxes import MAX_BOXES, FoundBox, check_boxes, is_box, nearest_box, overlaps, pack_boxes, read_boxes
 from becausal.core.contracts import Answers
 from becausal.core.errors import AnswerError, FillError, ModelError, OptionError, TargetError
@@ -20,6 +22,8 @@ from becausal.core.searches import Done, step
 from becausal.core.targets import LOST, OVERLAP, Target, with_floor
 from becausal.methods import METHODS
 from becausal.methods.d_rise import DRise
+from becausal.render.comparison_page import render_comparison
+from becausal.render.report import render_report
 from becausal.render.wording import as_text, describe_level, describe_target, headline, question
 from becausal.testing import MaskClassifier
 
@@ -389,3 +393,30 @@ def test_sentences_speak_of_the_box():
     row, column = np.argwhere(explanation.levels[0].visible)[0]
     assert "the box is found; without it, all else equal, it is lost" in explanation.why(row, column).text
     assert "the box is still found" in explanation.why(0, 0).text
+
+
+def test_pages_speak_of_the_box():
+    explanation = explained()
+    report = render_report(explanation)
+    assert "is for the box. Outlined" in report
+    assert "The image with the box of bus." in report
+    assert "for the label" not in report
+    comparison = compare_methods(IMAGE, detector(), ("causal", "d-rise", "ig"), request=Request(max_calls=200))
+    page = render_comparison(comparison)
+    assert "the inner one for the box" in page
+    assert "area under the score of the box" in page
+    assert "needs the gradient of a class score" in page
+    assert "keeps the label" not in page
+
+
+def test_all_methods_are_those_for_the_kind_of_model(tmp_path):
+    model = detector()
+    model.ask([], np.zeros(1, np.intp), np.ones((1, 64, 64), bool))  # what it returns is known from now on
+    names = choose_methods("all", model.info)
+    assert "d-rise" in names
+    assert not any(METHODS[name].needs == "gradients" for name in names)
+    assert "d-rise" not in choose_methods("all")
+    with pytest.raises(OptionError, match="benches compare methods on classifiers, and mask function is an object detector"):
+        run_bench("scenes", model, out=tmp_path)
+    with pytest.raises(OptionError, match="d-rise: explains boxes of object detectors"):
+        run_bench("scenes", "bundled", out=tmp_path, methods="d-rise")

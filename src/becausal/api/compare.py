@@ -15,7 +15,7 @@ from becausal.api import Failure, Request, Status, explain_many
 from becausal.api.explanation import Explanation
 from becausal.api.transferring import measure_transfer
 from becausal.core.comparison import Comparison, Row
-from becausal.core.contracts import Classifier, Visible
+from becausal.core.contracts import Classifier, ModelInfo, Visible
 from becausal.core.errors import BecausalError, FillError, ImageError, OptionError, OutputError, TargetError
 from becausal.core.explanation import ExplanationRecord
 from becausal.core.files import write_files
@@ -42,10 +42,15 @@ def save_comparison(comparison: Comparison, folder: str | os.PathLike[str]) -> P
     return write_files(Path(folder), files)
 
 
-def choose_methods(text: str) -> tuple[str, ...]:
-    """The methods of a list with commas between, or all. Raises OptionError for one that does not exist."""
+def choose_methods(text: str, info: ModelInfo | None = None) -> tuple[str, ...]:
+    """The methods of a list with commas between, or all that are for this kind of model.
+
+    Raises:
+        OptionError: A method does not exist.
+    """
     if text.strip().lower() == "all":
-        return tuple(METHODS)
+        is_detector = info is not None and info.output == "boxes"
+        return tuple(name for name in METHODS if METHODS[name].needs != ("gradients" if is_detector else "boxes"))
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     unknown = [name for name in names if name not in METHODS]
     if unknown or not names:

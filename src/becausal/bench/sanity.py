@@ -64,8 +64,9 @@ class EdgeMap:
 
 
 def default_methods() -> str:
-    """Every method but `centre`, whose part the control `edges` has here."""
-    return ",".join(f"{name}:{BUDGETS[name]}" if name in BUDGETS else name for name in METHODS if name != "centre")
+    """Every method for classifiers but `centre`, whose part the control `edges` has here."""
+    names = [name for name, method in METHODS.items() if name != "centre" and method.needs != "boxes"]
+    return ",".join(f"{name}:{BUDGETS[name]}" if name in BUDGETS else name for name in names)
 
 
 def select(settings: BenchSettings, classifier: Classifier) -> ImageSelection:

@@ -40,7 +40,9 @@ def select_methods(
     if not texts:
         raise OptionError("there are no methods: give names separated by commas, or all")
     chosen, unable = [], {}
-    for text in METHODS if texts == ["all"] else texts:
+    if classifier.info.output == "boxes":
+        raise OptionError(f"benches compare methods on classifiers, and {classifier.info.spec} is an object detector")
+    for text in [name for name in METHODS if METHODS[name].needs != "boxes"] if texts == ["all"] else texts:
         name, options = split_method(text)
         request.configure(make_explainer(name, options))
         reason = _why_unable(name, classifier)
@@ -54,6 +56,8 @@ def select_methods(
 
 
 def _why_unable(name: str, classifier: Classifier) -> str | None:
+    if METHODS[name].needs == "boxes":
+        return "explains boxes of object detectors, and this model is a classifier"
     if METHODS[name].needs == "scores" and classifier.info.output == "labels":
         return "needs scores, and this model returns labels only"
     if METHODS[name].needs != "gradients":

@@ -53,9 +53,10 @@ def compare(
     """
     from becausal.api.compare import choose_methods, compare_methods, save_comparison
 
-    names = choose_methods(methods)
+    choose_methods(methods)  # a wrong name is refused before the model is loaded
     check_writable(out)
     classifier = open_model(model, loading)
+    names = choose_methods(methods, classifier.info)
     with watch_searches(title=image.name, quiet=as_json) as progress:
         comparison = compare_methods(image, classifier, names, request=request, truth=truth, progress=progress)
     folder = save_comparison(comparison, out)
