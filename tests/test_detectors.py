@@ -374,6 +374,8 @@ def test_a_detector_of_torch_is_no_classifier():
         as_classifier(TensorSpots())
     with pytest.raises(AnswerError, match="as object detectors do: use detect:python: or as_detector"):
         as_classifier(lambda batch: [{"boxes": []}] * len(batch)).classify(noise(2))
+    with pytest.raises(AnswerError, match="as object detectors do: use detect:python: or as_detector"):
+        as_classifier(lambda batch: [([[0, 0, 4, 4]], [0.9], ["spot"]), ([], [], [])]).classify(noise(2))
 
 
 class TensorSpots(torch.nn.Module):

@@ -777,6 +777,27 @@ def is_as_it_was(update):
     return isinstance(update, dict) and set(update) == {"__type__"}
 
 
+def test_a_detector_has_boxes_to_choose_from_and_examples_of_its_own(page):
+    page.models["boxes"] = becausal.load_model("bundled:detector")
+    request = SimpleNamespace(session_hash="mine")
+    assert "bus.png" in page.load(request)[0]
+    image, _, boxes, methods, other, stage, *_ = page.choose_model("boxes", request)
+    assert "bus, key, traffic light.png" in image
+    assert image.count("data-example") == 8
+    assert boxes["choices"] == [("1: traffic light 0.82", 1), ("2: bus 0.75", 2), ("3: key 0.65", 3)]
+    assert (boxes["label"], boxes["info"]) == ("Boxes", "Select the box to explain.")
+    assert "d-rise" in methods["choices"]
+    assert "ig" not in methods["choices"]
+    assert other["value"] == "d-rise"
+    assert "enough for the box?" in stage
+    session = page.sessions.get("mine")
+    asked = make_request(session.top_labels, page.models["boxes"], session.side, LIMITS, label=2)
+    assert (asked.box, asked.target) == (2, None)
+    back = page.choose_model("bundled", request)
+    assert "bus.png" in back[0]
+    assert (back[2]["label"], back[4]["value"]) == ("Predicted labels", "rise")
+
+
 def test_of_two_pictures_the_one_chosen_last_stays_though_it_is_read_first(page, monkeypatch):
     request = SimpleNamespace(session_hash="mine")
     begun, go_on = hold_first(monkeypatch, "predict_top_labels", lambda image, _: image.name == "house.png")

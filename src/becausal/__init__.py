@@ -9,7 +9,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from becausal.api import DetectedBox, Failure, Request, Status, classify, detect, explain, explain_boxes, explain_many, verify
+    from becausal.api import (
+        DetectedBox,
+        Failure,
+        Request,
+        Status,
+        classify,
+        detect,
+        explain,
+        explain_boxes,
+        explain_many,
+        verify,
+    )
     from becausal.api.explanation import Explanation
     from becausal.batch.check import check
     from becausal.core.checks import Checks, Claim

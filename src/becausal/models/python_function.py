@@ -122,8 +122,8 @@ class PythonClassifier:
         rows = len(batch)
         with stdout_to_stderr():
             returned = self._function(batch)
-        if isinstance(returned, (list, tuple)) and returned and isinstance(returned[0], dict):
-            raise AnswerError("the function returns dictionaries, as object detectors do: use detect:python: or as_detector")
+        if isinstance(returned, (list, tuple)) and returned and _is_like_boxes(returned[0]):
+            raise AnswerError("the function returns boxes, as object detectors do: use detect:python: or as_detector")
         output = as_array(returned)
         if len(output.shape) == 0 or len(output) != rows:
             raise AnswerError(f"the function returned shape {output.shape} for {rows} images; expected one row per image")
@@ -141,6 +141,12 @@ class PythonClassifier:
             self._ids[str(name)] = name_id(name)
             self._names[name_id(name)] = str(name)
         return self._ids[name]
+
+
+def _is_like_boxes(item: Any) -> bool:
+    """Whether the output for one image is that of a detector: a dictionary, or a tuple of boxes, scores and labels."""
+    is_triple = isinstance(item, tuple) and len(item) == 3
+    return isinstance(item, dict) or (is_triple and any(isinstance(part, (list, tuple, np.ndarray)) for part in item))
 
 
 def as_array(output: Any) -> NDArray[Any]:

@@ -19,6 +19,8 @@ def format_command(explanation: ExplanationRecord) -> str:
         if not isinstance(value, dict):  # the tuning of causal can be set from Python only
             lines[-1] += ["--option", f"{key}={value}"]
     lines.append([] if request.target is None else ["--target", str(request.target)])
+    if request.box is not None:
+        lines[-1] += ["--box", str(request.box)]
     if target.against is not None:
         lines[-1] += ["--against", str(target.against if request.against is None else request.against)]
     if target.top > 1:

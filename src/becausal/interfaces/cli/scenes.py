@@ -35,12 +35,13 @@ def make(
     - `becausal scenes make --count 20 --size 224 --out large`
     - `becausal scenes make --count 100 --boxes --out several`
     """
+    from becausal.render.wording import format_count
     from becausal.scenes import write_groups, write_scenes
 
     side = _check(count, size, seed, boxes=boxes)
     check_writable(out)
     (write_groups if boxes else write_scenes)(count, seed, out, size=side)
-    open_console().print(f"{count:,} scenes of {side} px, seed {seed}, in {out}/")
+    open_console().print(f"{format_count(count, 'scene')} of {side} px, seed {seed}, in {out}/")
 
 
 def show(

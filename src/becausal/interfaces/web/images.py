@@ -4,7 +4,7 @@ import threading
 import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from io import BytesIO
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from becausal.images.loading import InputImage, load_image
 from becausal.interfaces.web.limits import Limits
 from becausal.render.pages import data_uri
 from becausal.render.painting import COMPRESSION
-from becausal.scenes import make_scene
+from becausal.scenes import make_group, make_scene
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -44,6 +44,8 @@ EXAMPLES = (
     ("umbrella", 1017),
     ("plane", 1008),
 )
+#: Seeds of scenes with several objects, all of which the bundled detector finds.
+GROUP_EXAMPLES = (1055, 1036, 1011, 1050, 1016, 1028, 1044, 1023)
 
 
 @dataclass(frozen=True)
@@ -175,9 +177,15 @@ def make_examples(size: int = 256) -> tuple[Upload, ...]:
     """The example images, generated when the server starts."""
     from PIL import Image
 
-    examples = []
-    for label, seed in EXAMPLES:
-        buffer = BytesIO()
-        Image.fromarray(make_scene(seed, label=label, size=size).image).save(buffer, "PNG")
-        examples.append(Upload(f"{label}.png", buffer.getvalue()))
-    return tuple(examples)
+    scenes = ((label, make_scene(seed, label=label, size=size)) for label, seed in EXAMPLES)
+    return tuple(Upload(f"{label}.png", _encode(Image.fromarray(scene.image), "PNG")) for label, scene in scenes)
+
+
+@cache
+def make_group_examples() -> tuple[Upload, ...]:
+    """The same for the bundled detector, generated when they are first asked for."""
+    from PIL import Image
+
+    scenes = [make_group(seed) for seed in GROUP_EXAMPLES]
+    names = [", ".join(sorted(one.label for one in scene.objects)) for scene in scenes]
+    return tuple(Upload(f"{n}.png", _encode(Image.fromarray(s.image), "PNG")) for n, s in zip(names, scenes, strict=True))

@@ -4,7 +4,7 @@ from typing import Any
 
 import gradio as gr
 
-from becausal.interfaces.web.page import COMPARED_METHOD, Page
+from becausal.interfaces.web.page import CHOICES, COMPARED_METHOD, Page
 from becausal.interfaces.web.rendering import render
 from becausal.interfaces.web.tasks import CELL_COUNTS, CONFIDENCE_SHARES, MAX_EXPLANATIONS, available_fills
 
@@ -40,7 +40,7 @@ def _add_html(ui: Components, name: str, value: str = "", *, set_up: str | None 
 def _add_controls(ui: Components, models: list[str]) -> None:
     _add_html(ui, "image", set_up="setUpImage")
     ui["model"] = gr.Dropdown(models, value=models[0], label="Model", visible=len(models) > 1, elem_id="bc-model")
-    ui["label"] = gr.Radio([], label="Predicted labels", info="Select the label to explain.", elem_id="bc-label")
+    ui["label"] = gr.Radio([], elem_id="bc-label", **CHOICES[False])
     with gr.Row():
         ui["go"] = gr.Button("Explain", variant="primary", min_width=120, elem_id="bc-go")
         ui["stop"] = gr.Button("Stop", interactive=False, min_width=120, elem_id="bc-stop")

@@ -11,7 +11,7 @@ from becausal.core.comparison import Comparison
 from becausal.core.contracts import Classifier
 from becausal.core.errors import BecausalError, InputError
 from becausal.interfaces.web import panels, results
-from becausal.interfaces.web.images import Upload, check_image_size, decode_image, make_preview
+from becausal.interfaces.web.images import Upload, check_image_size, decode_image, make_group_examples, make_preview
 from becausal.interfaces.web.job_queue import BackgroundJob, JobQueue
 from becausal.interfaces.web.limits import Limits
 from becausal.interfaces.web.predictions import (
@@ -35,8 +35,14 @@ from becausal.interfaces.web.tasks import (
 from becausal.render.wording import format_confidence
 
 POLL_SECONDS = 0.15
-COMPARED_METHOD = "rise"  # the default method to compare with
+COMPARED_METHOD, COMPARED_BOXES = "rise", "d-rise"  # the default methods to compare with
 CHOICE_OUTPUTS = 10  # components that change with the image or the model
+
+#: What the list of labels is called, for a classifier (False) and for a detector (True).
+CHOICES: dict[bool, dict[str, str]] = {
+    False: {"label": "Predicted labels", "info": "Select the label to explain."},
+    True: {"label": "Boxes", "info": "Select the box to explain."},
+}
 
 Updates = tuple[Any, ...]  # one value for each output component of an event
 
@@ -126,30 +132,37 @@ class Page:
         publish = session.publisher("image")
         uri = publish(*preview) if preview is not None else ""
         labels = [(f"{name} {format_confidence(confidence)}".strip(), i) for i, name, confidence in session.top_labels]
-        methods = list(available_methods(self.models[model]))
+        methods, is_detector = list(available_methods(self.models[model])), self.models[model].info.output == "boxes"
         is_new_model = model != model_before
         return (
             panels.render_image(self._examples_of(model), self.limits, upload, uri, model=model, error=error),
             model,
-            gr.update(choices=labels, value=labels[0][1] if labels else None),
+            gr.update(choices=labels, value=labels[0][1] if labels else None, **CHOICES[is_detector]),
             gr.update(choices=methods, value="causal") if is_new_model else gr.skip(),
-            gr.update(choices=methods, value=COMPARED_METHOD) if is_new_model else gr.skip(),
-            render("welcome"),
+            gr.update(choices=methods, value=COMPARED_BOXES if is_detector else COMPARED_METHOD)
+            if is_new_model
+            else gr.skip(),
+            render("welcome", is_detector=is_detector),
             *("", "", ""),
             render("compare_intro"),
         )
 
     def _examples_of(self, model: str) -> tuple[Upload, ...]:
-        """The examples for a model: they show what the bundled model knows, and mean nothing to another one."""
-        return self.examples if model in self.models and self.models[model].info.spec == "bundled" else ()
+        """The examples for a model: they show what the bundled models know, and mean nothing to another one."""
+        match self.models[model].info.spec if model in self.models else "":
+            case "bundled" | "bundled:vit":
+                return self.examples
+            case "bundled:detector":
+                return make_group_examples()
+        return ()
 
     def _replace_example(self, upload: Upload | None, model: str) -> Upload | None:
-        """The first example if there is no image yet, and no image instead of an example for another model."""
+        """The first example, or no image, instead of none and of an example for another model."""
         examples = self._examples_of(model)
-        if upload is None:
+        known = (example for name in self.models for example in self._examples_of(name))
+        if upload is None or (any(upload is one for one in known) and not any(upload is one for one in examples)):
             return examples[0] if examples else None
-        is_example = any(upload is example for example in self.examples)
-        return None if is_example and not examples else upload
+        return upload
 
     async def explain(
         self,

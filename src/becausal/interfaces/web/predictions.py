@@ -18,6 +18,7 @@ from becausal.render.boxes import draw_boxes
 
 SLIDER_STEPS = 40
 MOST_BOXES = 20  # of a detector, that can be chosen on the page
+PREVIEW_SCALE = 2.5  # of the numbers of boxes, since the image is shown small
 
 TopLabels = tuple[tuple[int, str, float], ...]  # (label id, or number of a box, name, confidence), best first
 
@@ -96,7 +97,7 @@ def draw_detections(image: InputImage, classifier: Classifier) -> tuple[bytes, s
     if classifier.info.output != "boxes":
         return None
     boxes = detect(image, classifier)[:MOST_BOXES]
-    return draw_boxes(image.pixels, [(one.box, f"{one.number}: {one.label}") for one in boxes]), "image/png"
+    return draw_boxes(image.pixels, [(one.box, str(one.number)) for one in boxes], scale=PREVIEW_SCALE), "image/png"
 
 
 def predict_masked(

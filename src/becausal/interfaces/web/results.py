@@ -138,6 +138,7 @@ def render_comparison(comparison: Comparison, token: str, publish: Publish = emb
     return render(
         "comparison",
         label=comparison.first.label,
+        is_box=comparison.first.target.box is not None,
         token=token,
         methods=methods,
         columns=[name for name in COLUMNS if name != "overlap" and any(row[name] for row in cells)],
@@ -159,6 +160,7 @@ def render_ranking(explanation: Explanation, ranking: RankingSteps, publish: Pub
     return render(
         "reveal",
         label=explanation.label,
+        is_box=explanation.target.box is not None,
         steps=json.dumps(steps),
         width=width,
         height=height,

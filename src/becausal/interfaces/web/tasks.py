@@ -49,8 +49,8 @@ def make_request(
 ) -> Request:
     """The request for the values of the page's controls; raises OptionError for a value that is not offered.
 
-    side: longest side of the view in pixels. label: id, or the number of a detector's box; None for the top one. share: see `CONFIDENCE_SHARES`.
-    cells: along the longest side. options: further fields of `Request`, by name.
+    side: longest side of the view in pixels. label: id, or the number of a detector's box; None for the top one. share:
+    see `CONFIDENCE_SHARES`. cells: along the longest side. options: further fields of `Request`, by name.
     """
     ranks = {label_id: rank for rank, (label_id, _, _) in enumerate(top_labels, start=1)} | {None: 1}
     for name, value, offered in (
