@@ -229,4 +229,5 @@ _BENCH_CONFIDENCE = (
     "Keep the label and this share of its confidence, e.g. 0.7. Default: the smallest set that keeps the label, as in the "
     "paper (--smallest)."
 )
-BenchRequest = Annotated[Request, request_options(without=("method", "options"), helps={"confidence": _BENCH_CONFIDENCE})]
+_NOT_IN_BENCHES = ("method", "options", "box")
+BenchRequest = Annotated[Request, request_options(without=_NOT_IN_BENCHES, helps={"confidence": _BENCH_CONFIDENCE})]
