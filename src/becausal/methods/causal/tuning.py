@@ -76,4 +76,4 @@ class Tuning:
         An object is a small part of the image, so there are more and smaller patches, and no larger cells. All boxes of an
         image have the survey in common, so it is larger, and nothing else is measured for the map.
         """
-        return replace(self, survey=self.survey + 40, patches=self.patches + 20, parts=6, context=0, inside=0, twice=False)
+        return replace(self, survey=self.survey + 24, patches=self.patches + 16, parts=6, context=0, inside=0, twice=False)
