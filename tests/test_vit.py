@@ -57,7 +57,7 @@ def scenes(count: int) -> tuple[Scene, ...]:
 
 def objects(count: int) -> list[Scene]:
     """Scenes with an object that the model classifies correctly."""
-    known = [scene for scene in scenes(200)[: 2 * count + 10] if scene.label != NOTHING]
+    known = [scene for scene in scenes(80)[: 2 * count + 10] if scene.label != NOTHING]
     answers = vit().classify(np.stack([scene.image for scene in known])).argmax(axis=1)
     return [scene for scene, answer in zip(known, answers, strict=True) if answer == scene.label_index][:count]
 
@@ -104,8 +104,8 @@ def test_torch_and_onnx_agree() -> None:
 
 
 def test_it_classifies_unseen_scenes() -> None:
-    answers = vit().classify(np.stack([scene.image for scene in scenes(200)])).argmax(axis=1)
-    assert (answers == [scene.label_index for scene in scenes(200)]).mean() >= 0.97
+    answers = vit().classify(np.stack([scene.image for scene in scenes(80)])).argmax(axis=1)
+    assert (answers == [scene.label_index for scene in scenes(80)]).mean() >= 0.97
 
 
 @pytest.mark.parametrize("level", [0, 128, 255])
