@@ -10,6 +10,7 @@ from PIL import Image
 import becausal
 from becausal.api.explanation import Explanation
 from becausal.core.boxes import overlaps
+from becausal.core.errors import NetworkError
 from becausal.core.targets import OVERLAP
 from becausal.interfaces.cli.app import main
 from becausal.render.command import format_command
@@ -148,3 +149,17 @@ def test_a_batch_explains_the_highest_box_of_each_image(street, capsys):
     assert main(["export", "run", "--format", "coco", "--out", "run.json"]) == 0
     annotations = json.loads((street / "run.json").read_text())["annotations"]
     assert [LABELS[one["category_id"]] for one in annotations] == ["clock", "bus"]
+
+
+def test_boxes_that_were_explained_before_the_model_is_lost_are_printed(street, monkeypatch, capsys, without_figures):
+    def explain_one(image, model, **options):
+        yield next(becausal.api.boxes.explain_boxes(image, model, **options))
+        raise NetworkError("the server does not answer")
+
+    monkeypatch.setattr(becausal.api, "explain_boxes", explain_one)
+    assert (
+        main(["explain", "street.png", "--model", "bundled:detector", "--smallest", "--grain", "16", "--all", "--json"]) == 2
+    )
+    out, err = capsys.readouterr()
+    assert [entry["box_number"] for entry in json.loads(out)] == [1]
+    assert "street.png: not all boxes were explained: the server does not answer" in err

@@ -1,4 +1,4 @@
-"""What the training of the convolutional network and of the vision transformer share.
+"""What the training of the convolutional network, the vision transformer and the detector share.
 
 torch is imported inside the functions: scenes are rendered by forked processes, which must not inherit its threads.
 """
@@ -6,6 +6,8 @@ torch is imported inside the functions: scenes are rendered by forked processes,
 from __future__ import annotations
 
 import csv
+import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,30 @@ def write_curves(rows: list[dict[str, float]], path: Path) -> None:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
+
+
+def draw_batches(count, batch, rate, seconds, device, start):  # type: ignore[no-untyped-def]
+    """The learning rate and the numbers of the scenes of each step, until the time since `start` is over.
+
+    Every scene is drawn once before any is drawn again. The rate rises during the first 4 % of the time and then falls as a
+    cosine.
+    """
+    import torch
+
+    order, at, step, share = torch.randperm(count, device=device), 0, 0, 0.0
+    while True:
+        if step % 10 == 0 or device.type != "cuda":
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            share = (time.monotonic() - start) / seconds
+            if share >= 1.0:
+                return
+        if at + batch > count:
+            order, at = torch.randperm(count, device=device), 0
+        now = rate * min(1.0, share / 0.04 + 1e-3) * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
+        yield now, order[at : at + batch]
+        at += batch
+        step += 1
 
 
 def logits_of(network: Any, scenes: Rendered) -> npt.NDArray[np.float64]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import math
 import os
 import time
 from pathlib import Path
@@ -149,21 +148,9 @@ def _fit(options, train, empties, held, seconds):  # type: ignore[no-untyped-def
     print(f"training on {device} for {seconds:.0f} s, {len(labels)} scenes", flush=True)
     batch = min(options.batch, len(labels))
     rows: list[dict[str, float]] = []
-    step, counted, share = 0, 0, 0.0
-    order, at = torch.randperm(len(labels), device=device), 0
+    step, counted = 0, 0
     loss_sum = torch.zeros((), device=device)
-    while True:
-        if step % 10 == 0 or not cuda:
-            if cuda:
-                torch.cuda.synchronize()
-            share = (time.monotonic() - start) / seconds
-            if share >= 1.0:
-                break
-        rate = options.rate * min(1.0, share / 0.04 + 1e-3) * 0.5 * (1 + math.cos(math.pi * min(1.0, share)))
-        if at + batch > len(labels):
-            order, at = torch.randperm(len(labels), device=device), 0
-        chosen = order[at : at + batch]
-        at += batch
+    for rate, chosen in common.draw_batches(len(labels), batch, options.rate, seconds, device, start):
         with torch.no_grad():
             x, moved, states = augment(images[chosen], owners[chosen], boxes[chosen], labels[chosen], nothing)
             # Some scenes have no object at all.

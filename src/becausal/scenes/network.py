@@ -64,15 +64,27 @@ def load_network(path: str | Path | None = None) -> SceneNet:
     Raises:
         FileNotFoundError: There is no such file.
     """
-    file = Path(__file__).parent / "bundled" / "scenes.npz" if path is None else Path(path)
-    if not file.exists():
-        raise FileNotFoundError(f"there are no weights at {file}; train them with training/train.py or give another file")
     network = SceneNet()
-    with np.load(file) as weights:
-        state = {name: torch.from_numpy(weights[name].astype(np.float32)) for name in weights.files}
-    network.load_state_dict(state)
+    network.load_state_dict(read_weights("scenes.npz" if path is None else Path(path), "training/train.py"))
     network.eval()
     return network
+
+
+def read_weights(file: str | Path, script: str) -> dict[str, torch.Tensor]:
+    """The weights in an .npz file, as float32 tensors by name.
+
+    Args:
+        file: A path, or the name of a bundled file as text.
+        script: What makes such files, for the message.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+    """
+    path = file if isinstance(file, Path) else Path(__file__).parent / "bundled" / file
+    if not path.exists():
+        raise FileNotFoundError(f"there are no weights at {path}; train them with {script} or give another file")
+    with np.load(path) as weights:
+        return {name: torch.from_numpy(weights[name].astype(np.float32)) for name in weights.files}
 
 
 def to_input(images: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> torch.Tensor:

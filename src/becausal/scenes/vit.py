@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from becausal.core.errors import MissingExtraError
 from becausal.scenes.objects import LABELS
 
@@ -18,6 +16,8 @@ try:
     from torch import nn
 except ImportError:
     raise MissingExtraError("torch", "torch", "the bundled vision transformer as a torch module") from None
+
+from becausal.scenes.network import read_weights
 
 SIDE, PATCH = 128, 16
 DIM, DEPTH, HEADS = 128, 6, 4
@@ -89,11 +89,7 @@ def load_vit(path: str | Path | None = None) -> SceneTransformer:
     Raises:
         FileNotFoundError: There is no such file.
     """
-    file = Path(__file__).parent / "bundled" / "vit.npz" if path is None else Path(path)
-    if not file.exists():
-        raise FileNotFoundError(f"there are no weights at {file}; train them with training/vit.py or give another file")
-    with np.load(file) as weights:
-        state = {name: torch.from_numpy(weights[name].astype(np.float32)) for name in weights.files}
+    state = read_weights("vit.npz" if path is None else Path(path), "training/vit.py")
     network = SceneTransformer(patch=state["patches.weight"].shape[2])
     network.load_state_dict(state)
     network.eval()

@@ -165,6 +165,12 @@ def explain_every_box(model: "Classifier", request: "Request", results: ResultWr
                 if not entries:
                     raise
                 results.is_stopping = True
+            except NetworkError as error:  # what was explained before is printed, as JSON too
+                if not entries:
+                    raise
+                results.has_failed = True
+                complain(f"{image}: not all boxes were explained: {error}")
+                break
         results.is_stopping |= progress.is_stopping
         if results.is_stopping:
             break
