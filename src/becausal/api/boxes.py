@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from becausal.api.explanation import Explanation
-from becausal.api.jobs import run_jobs, view_of
+from becausal.api.jobs import limit_of, run_jobs, view_of
 from becausal.api.target_choice import number_boxes
 from becausal.core.boxes import Box, read_boxes
 from becausal.core.contracts import ModelInfo
@@ -110,7 +110,7 @@ def explain_boxes(
             yield source, replace(asked, box=number)
 
     engine = Engine(classifier, batch_size=batch_size)
-    for index, answer in run_jobs(work(), engine, width=1, progress=progress, shared=shared):
+    for index, answer in run_jobs(work(), engine, limit_of(asked), width=1, progress=progress, shared=shared):
         if shared.whole is not None and shared.whole.ndim != 3:
             answer = Failure(source.name, not_a_detector(classifier.info))
         yield numbers()[index], answer

@@ -60,12 +60,6 @@ class ImageJob:
     whole: NDArray[Any] | None = None  # the model's answer to the whole view: scores (classes,), or a label
     extra_calls: int = 0  # past the engine's count
 
-    @property
-    def limit(self) -> int | None:
-        """The engine's limit on calls; the explanation is evaluated once more at the very end, past it."""
-        limit = self.request.max_calls
-        return None if limit is None else limit - len(self.request.fills)
-
     def start(self, scores: NDArray[Any]) -> tuple[Problem, Search[SearchResult | BecausalError]]:
         """The problem and the search, given the model's answer to the whole view."""
         # Only now: what a function's output means, and its labels, may be known from its first answer on.
@@ -94,20 +88,27 @@ def explain_here(
 ) -> Iterator[tuple[int, Explanation | Failure]]:
     """Explain images in this process; yield each answer with its image's number, as it comes."""
     engine = Engine(classifier, batch_size=batch_size)
-    return run_jobs(((image, request) for image in images), engine, width=width, progress=progress)
+    return run_jobs(((image, request) for image in images), engine, limit_of(request), width=width, progress=progress)
+
+
+def limit_of(request: Request) -> int | None:
+    """The engine's limit on the calls of a search; the explanation is evaluated once more at the very end, past it."""
+    return None if request.max_calls is None else request.max_calls - len(request.fills)
 
 
 def run_jobs(
     work: Iterable[tuple[Any, Request]],
     engine: Engine,
+    limit: int | None,
     *,
     width: int | None = None,
     progress: Callable[[Status], None] | None = None,
     shared: SharedAnswers | None = None,
 ) -> Iterator[tuple[int, Explanation | Failure]]:
-    """Explain images, each with its own request, all with the same limit on calls; yield each answer with its number.
+    """Explain images, each with its own request; yield each answer with its number.
 
-    shared: what the model has answered, where all of them are the same image with the same fills.
+    limit: of the engine, on the calls of each. shared: what the model has answered, where all of them are the same image
+    with the same fills.
     """
     jobs: dict[int, ImageJob] = {}
     names: dict[int, str] = {}
@@ -127,10 +128,10 @@ def run_jobs(
                 yield error
                 continue
             jobs[index], names[index] = job, job.image.name
-            yield Job(job.view.pixels, job.backgrounds, job.start, job.limit, shared)
+            yield Job(job.view.pixels, job.backgrounds, job.start, shared)
 
     engine.watch = watch
-    for outcome in engine.run_many(prepared(), width=width):
+    for outcome in engine.run_many(prepared(), max_calls=limit, width=width):
         done, name = jobs.pop(outcome.index, None), names.pop(outcome.index)
         error = outcome.result if isinstance(outcome.result, BecausalError) else outcome.error
         if done is not None and isinstance(outcome.result, SearchResult):

@@ -208,8 +208,7 @@ class Engine:
             run.done.append(Outcome(look.index, None, "failure", look.stats, error))
             return
         self.stats.calls += look.stats.calls
-        limit = run.max_calls if look.job.limit is None else look.job.limit
-        common = (limit, self.stats, self._drawn(problem), look.job.shared)
+        common = (run.max_calls, self.stats, self._drawn(problem), look.job.shared)
         running = RunningSearch(look.index, problem, search, look.staged, *common, stats=look.stats, begun=look.begun)
         run.active[look.index] = running
         self._advance(run, running, None)

@@ -33,14 +33,12 @@ class Job(Generic[T]):
     """A view whose problem is not known before the model has seen it whole.
 
     start: makes the problem and its search from the model's answer to the whole view, scores (1, classes) or a label (1,).
-    limit: on its calls, None for the limit that all searches have.
     shared: what the model has answered to other jobs of the same view and backgrounds, and to this one.
     """
 
     view: Pixels
     backgrounds: tuple[Pixels, ...]
     start: Callable[[NDArray[Any]], tuple[Problem, Search[T]]]
-    limit: int | None = None
     shared: "SharedAnswers | None" = None
 
 

@@ -127,6 +127,8 @@ def _find_boxes(image: Path, classifier: "Classifier", drawn: Path | None) -> di
 
 def list_facts(info: "ModelInfo") -> "list[tuple[str, Any]]":
     """What is printed about a model, as names and texts."""
+    from becausal.render.wording import format_count
+
     facts = [
         ("model", f"{info.spec} ({info.kind}, on {info.device})"),
         ("inputs", info.inputs or "unknown"),
@@ -134,7 +136,7 @@ def list_facts(info: "ModelInfo") -> "list[tuple[str, Any]]":
         ("geometry", str(info.geometry) if info.geometry else "images and arrays as they are"),
         ("normalisation", info.normalisation),
         ("returns", _OUTPUTS[info.output]),
-        ("labels", f"{len(info.labels)} names" if info.labels else "no names, numbers only"),
+        ("labels", format_count(len(info.labels), "name") if info.labels else "no names, numbers only"),
         ("sha256", info.sha256 or "no file"),
     ]
     if info.output == "boxes":
