@@ -250,8 +250,9 @@ def test_answers_reach_their_tasks_in_any_order(here, monkeypatch):
     for result in results:
         path = paths[result.id]
         if isinstance(result, TaskDone):
-            assert result.row["sha256"] == sha256(path.read_bytes()).hexdigest()
-            assert json.loads(result.files["explanation.json"])["origin"]["image"] == path.name
+            (found,) = result.results
+            assert found.row["sha256"] == sha256(path.read_bytes()).hexdigest()
+            assert json.loads(found.files["explanation.json"])["origin"]["image"] == path.name
     failed = {result.id: result.reason for result in results if isinstance(result, TaskFailed)}
     assert failed == {6: "p01.png is empty: 0 bytes", 7: "the model failed: RuntimeError: this one I do not like"}
 

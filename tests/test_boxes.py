@@ -395,6 +395,16 @@ def test_sentences_speak_of_the_box():
     assert "the box is still found" in explanation.why(0, 0).text
 
 
+def test_verifying_with_a_model_of_another_kind_is_refused_in_one_line():
+    found, whole = explained(smallest=True), MaskClassifier(lambda visible: visible.mean(axis=(1, 2)))
+    with pytest.raises(ModelError, match="an object detector was explained, and this model is a classifier: it is not the"):
+        becausal.verify(found, whole)
+    model = detector()
+    becausal.explain(IMAGE, model, smallest=True)  # what it returns is known from its first answer on
+    with pytest.raises(ModelError, match="a classifier was explained, and this model is an object detector: it is not the"):
+        becausal.verify(becausal.explain(IMAGE, whole, smallest=True), model)
+
+
 def test_pages_speak_of_the_box():
     explanation = explained()
     report = render_report(explanation)

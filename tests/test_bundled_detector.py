@@ -151,6 +151,28 @@ def test_a_batch_explains_the_highest_box_of_each_image(street, capsys):
     assert [LABELS[one["category_id"]] for one in annotations] == ["clock", "bus"]
 
 
+def test_verify_names_both_sizes_where_the_model_has_another_input(street, capsys, without_figures):
+    words = ["--model", "bundled:detector", "--smallest", "--grain", "16", "--max-calls", "60"]
+    assert main(["explain", "street.png", *words, "--out", "out"]) == 0
+    capsys.readouterr()
+    assert main(["verify", "out/street", "--model", "bundled"]) == 2
+    assert capsys.readouterr().err == (
+        "becausal: error: the explanation is for an input of 192 x 192 pixels, and this model expects 128 x 128: it is not "
+        "the model that was explained\n"
+    )
+
+
+def test_a_broken_background_is_not_a_failure_of_the_model(street, capsys, without_figures):
+    (street / "rooms").mkdir()
+    (street / "rooms" / "a.png").write_bytes((street / "street.png").read_bytes()[:300])
+    words = ["--model", "bundled:detector", "--smallest", "--grain", "16", "--holds", "0.5", "--backgrounds", "rooms"]
+    assert main(["explain", "street.png", *words, "--out", "out"]) == 2
+    out, err = capsys.readouterr()
+    assert "cut short         A background could not be read before the search finished. This is the best" in out
+    assert "The model failed" not in out
+    assert "becausal: error: the background rooms/a.png cannot be used: a.png cannot be decoded" in err
+
+
 def test_boxes_that_were_explained_before_the_model_is_lost_are_printed(street, monkeypatch, capsys, without_figures):
     def explain_one(image, model, **options):
         yield next(becausal.api.boxes.explain_boxes(image, model, **options))

@@ -66,11 +66,14 @@ def test_a_gate_finds_what_its_page_says():
 class FakeRun:
     """Rows without a folder, for `match_runs`."""
 
+    per_image = 1
+
     def __init__(self, *rows):
-        self._rows = [{"id": k, "image": image, "sha256": digest} for k, (image, digest) in enumerate(rows)]
+        empty = {"box": None, "box_left": None, "box_top": None, "box_right": None, "box_bottom": None}
+        self._rows = [empty | {"id": k, "image": image, "sha256": digest} for k, (image, digest) in enumerate(rows)]
 
     def rows(self, where="1", *values):
-        return iter([row for row in self._rows if where == "1" or row["id"] == values[0]])
+        return iter([row for row in self._rows if where == "1" or values[0] <= row["id"] < values[1]])
 
 
 def match_by_definition(ours, theirs):

@@ -200,7 +200,7 @@ def test_scores_may_be_missing_and_labels_may_be_names():
 
 
 def test_two_names_with_the_same_id_are_refused(monkeypatch):
-    monkeypatch.setattr("becausal.models.detect.python.name_id", lambda name, size: 2**23)
+    monkeypatch.setattr("becausal.models.python_function.name_id", lambda name, size: 2**23)
     model = as_detector(lambda batch: [([[0, 0, 1, 1]] * 2, [1, 1], ["a", "b"])] * len(batch))
     with pytest.raises(AnswerError, match="'b' and 'a' get the same id: list all names as labels"):
         model.classify(noise(1))

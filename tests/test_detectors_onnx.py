@@ -1,5 +1,7 @@
 """Object detectors in ONNX files: graphs made here, whose outputs are known numbers plus others times the brightness."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from becausal.core.boxes import MAX_BOXES, overlaps, read_boxes
 from becausal.core.contracts import Geometry
 from becausal.core.errors import AnswerError, ModelError, OptionError
 from becausal.models import load_model
-from becausal.models.detect.layouts import BoxReader, SeparateTensors, YoloTensor
+from becausal.models.detect.layouts import LOWEST, BoxReader, DetrTensors, SeparateTensors, YoloTensor
 from becausal.models.detect.suppression import suppress
 
 onnx = pytest.importorskip("onnx")
@@ -211,6 +213,121 @@ def test_empty_outputs(path):
     assert any("no boxes in the probe images" in note for note in model.info.notes)
 
 
+# ---- DETR
+
+#: centre x, centre y, width, height of four queries in 0..1, and their logits of two classes and "no object"
+QUERIES = np.array([[0.25, 0.25, 0.25, 0.5], [0.5, 0.5, 1, 1], [0.75, 0.5, 0.5, 0.25], [0.5, 0.5, 0.1, 0.1]], np.float32)
+LOGITS = np.array([[3, 0, 0], [0, 2, 1], [-2, -1, 4], [-3, -3, 5]], np.float32)
+
+
+def detr(logits=LOGITS, names=("logits", "pred_boxes")):
+    return {names[0]: (logits, None), names[1]: (QUERIES, None), "last_hidden_state": (np.zeros((4, 8)), None)}
+
+
+def corners(queries):
+    """In pixels of the view, by hand."""
+    x, y, w, h = queries.astype(np.float64).T * SIDE
+    return np.stack([x - w / 2, y - h / 2, x + w / 2, y + h / 2], axis=1)
+
+
+def best_first(rows):
+    """(box, score, label) of the boxes that are looked at, as `found` gives them."""
+    kept = [(tuple(np.round(box, 3).tolist()), round(float(score), 3), int(label)) for box, score, label in rows]
+    return sorted((row for row in kept if row[1] >= LOWEST), key=lambda row: -row[1])
+
+
+@pytest.mark.parametrize("names", [("logits", "pred_boxes"), ("pred_logits", "pred_boxes")])
+def test_queries_with_a_class_for_no_object(path, names):
+    model = load_model(save(path, detr(names=names)), labels=["cat", "dog"], **UNIT)
+    powers = np.exp(LOGITS.astype(np.float64))
+    scores = powers[:, :2] / powers.sum(axis=1, keepdims=True)
+    expected = best_first(zip(corners(QUERIES), scores.max(axis=1), scores.argmax(axis=1), strict=True))
+    assert found(model.classify(images(0, 9))) == [expected] * 2
+    assert model.info.labels == ("cat", "dog")
+    assert model.info.threshold == 0.5
+    assert (
+        f'the output {names[0]} is read as logits of 2 classes: softmax, the last logit is "no object", as in DETR '
+        "(there are 2 class names)"
+    ) in model.info.notes
+
+
+def test_queries_with_independent_scores(path):
+    """A query may have several labels."""
+    model = load_model(save(path, detr()), labels=["cat", "dog", "fox"], **UNIT)
+    scores = 1 / (1 + np.exp(-LOGITS.astype(np.float64)))
+    rows = [(corners(QUERIES)[i], scores[i, k], k) for i in range(4) for k in range(3)]
+    (answer,) = found(model.classify(images(0)))
+    assert answer == best_first(rows)
+    assert len(answer) == 12
+    note = "the output logits is read as logits of 3 classes: sigmoid, as in RT-DETR (there are 3 class names)"
+    assert note in model.info.notes
+
+
+def test_without_names_the_probe_images_tell_whether_there_is_a_class_for_no_object(path):
+    mostly_nothing = np.concatenate([LOGITS[:1], LOGITS[3:], LOGITS[2:]])
+    model = load_model(save(path, detr(mostly_nothing)), **UNIT)
+    assert any("logits of 2 classes: softmax" in note and "highest in most queries" in note for note in model.info.notes)
+    model = load_model(save(path, detr(LOGITS[:, ::-1])), **UNIT)
+    assert any("logits of 3 classes: sigmoid" in note and "give --labels" in note for note in model.info.notes)
+
+
+def test_names_that_fit_neither_number_of_classes_are_refused(path):
+    with pytest.raises(ModelError, match="there are 7 labels but the model has 3 classes"):
+        load_model(save(path, detr()), labels=list("abcdefg"), **UNIT)
+
+
+@pytest.mark.parametrize("sides", [["n", 64, 64], ["n", "h", "w"]])
+def test_an_input_for_padding_gets_a_mask_without_any(path, sides):
+    """Its mean is added to the score of the first box: 1 if all of it is 1."""
+    save(path, detr())
+    model = onnx.load(path)
+    model.graph.input.append(helper.make_tensor_value_info("pixel_mask", TensorProto.INT64, sides))
+    model.graph.node.extend(
+        [
+            helper.make_node("Cast", ["pixel_mask"], ["mask"], to=TensorProto.FLOAT),
+            helper.make_node("ReduceMin", ["mask"], ["least"], keepdims=0),
+            helper.make_node("Mul", ["logits", "least"], ["pred_logits"]),
+        ]
+    )
+    model.graph.output[0].name = "pred_logits"
+    onnx.save(model, path)
+    loaded = load_model(f"detect:{path}", labels=["cat", "dog"], **UNIT)
+    plain = load_model(save(path, detr()), labels=["cat", "dog"], **UNIT)
+    assert found(loaded.classify(images(0, 9))) == found(plain.classify(images(0, 9)))
+
+
+def test_logits_that_are_no_numbers_are_refused(path):
+    with pytest.raises(ModelError, match="returned logits that are NaN or infinite"):
+        load_model(save(path, detr(LOGITS * np.nan)), labels=["cat", "dog"], **UNIT)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10_000), st.booleans())
+def test_queries_are_read_as_by_a_slow_twin(seed, has_no_object):
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(0, 3, (2, 6, 4)).astype(np.float32)
+    boxes = rng.uniform(0.1, 0.9, (2, 6, 4)).astype(np.float32)
+    layout = DetrTensors("logits", "pred_boxes", 4 - has_no_object, has_no_object)
+    answer = BoxReader(layout, (20, 40), is_fraction=True)({"logits": logits, "pred_boxes": boxes}, 2)
+    for image, row in enumerate(answer):
+        expected = []
+        for query in range(6):
+            values = [float(value) for value in logits[image, query]]
+            x, y, w, h = (float(value) for value in boxes[image, query])
+            box = [(x - w / 2) * 40, (y - h / 2) * 20, (x + w / 2) * 40, (y + h / 2) * 20]
+            if has_no_object:
+                total = sum(math.exp(value) for value in values)
+                scores = [math.exp(value) / total for value in values[:-1]]
+                label = scores.index(max(scores))
+                expected += [[*box, scores[label], label]] if scores[label] >= LOWEST else []
+            else:
+                scores = [1 / (1 + math.exp(-value)) for value in values]
+                expected += [[*box, score, label] for label, score in enumerate(scores) if score >= LOWEST]
+        expected.sort(key=lambda one: -one[4])
+        got = [[*one.box, one.score, one.label_id] for one in read_boxes(row)]
+        assert np.allclose(got, expected, atol=1e-4)
+
+
 # ---- YOLO
 
 #: centre x, centre y, width, height, and the scores of three classes, of five candidates
@@ -313,7 +430,7 @@ def test_another_output_is_chosen_by_name(path):
     first, second = many(CANDIDATES), many(CANDIDATES[:1])
     save(path, {"a": (first.T, None), "b": (second.T, None)})
     with pytest.raises(
-        ModelError, match="are not read as boxes; expected boxes, scores and labels, or one output of a YOLO"
+        ModelError, match="are not read as boxes; expected boxes, scores and labels, logits and pred_boxes of DETR, or one"
     ):
         load_model(f"detect:{path}")
     path.with_suffix(".toml").write_text('output_name = "b"')
@@ -447,6 +564,7 @@ def test_a_classifier_is_no_detector(path):
         three(),
         {"dets": (np.zeros((3, 5)), None), "labels": (np.zeros(3, np.int64), None)},
         {"output0": (many(CANDIDATES).T, None)},
+        detr(),
     ],
 )
 def test_a_detector_is_no_classifier(path, outputs):

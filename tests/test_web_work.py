@@ -777,6 +777,19 @@ def is_as_it_was(update):
     return isinstance(update, dict) and set(update) == {"__type__"}
 
 
+def test_an_upload_is_shown_to_a_detector_once(page, monkeypatch):
+    model = page.models["boxes"] = becausal.load_model("bundled:detector")
+    rows, plain = [], model.ask
+
+    def count(staged, which, visible):
+        rows.append(len(visible))
+        return plain(staged, which, visible)
+
+    monkeypatch.setattr(model, "ask", count)
+    page.choose_model("boxes", SimpleNamespace(session_hash="mine"))
+    assert rows == [1]
+
+
 def test_a_detector_has_boxes_to_choose_from_and_examples_of_its_own(page):
     page.models["boxes"] = becausal.load_model("bundled:detector")
     request = SimpleNamespace(session_hash="mine")

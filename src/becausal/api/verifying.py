@@ -5,9 +5,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from becausal.core.certificates import Certificate, certify
 from becausal.core.checks import Claim, Level, check, compare
-from becausal.core.errors import InputError
+from becausal.core.errors import InputError, ModelError
 from becausal.core.explanation import ExplanationRecord
 from becausal.core.intervals import lower_bound
 from becausal.core.problem import Problem
@@ -28,8 +30,12 @@ def verify(explanation: ExplanationRecord, model: Any, *, backgrounds: Backgroun
 
     Returns:
         Each claim as it was stated and as it was found now.
+
+    Raises:
+        ModelError: The model expects images of another size, or is a classifier where a detector was explained.
     """
     engine = Engine(as_classifier(model))
+    _check_model(explanation, engine)
     contrast, claims = explanation.origin.contrast, []
     inner = None
     for level in explanation.levels:
@@ -48,6 +54,22 @@ def verify(explanation: ExplanationRecord, model: Any, *, backgrounds: Backgroun
         found = compare(stated.checks, engine.run(problem, search).result)
         claims += [replace(claim, name=f"explanation {number}: {claim.name}") for claim in found]
     return claims
+
+
+def _check_model(explanation: ExplanationRecord, engine: Engine) -> None:
+    """Raise ModelError for a model that cannot be asked about this explanation."""
+    other = "it is not the model that was explained"
+    info, view, shape = engine.classifier.info, explanation.view, explanation.view.shape
+    if info.geometry is not None and info.geometry.grid != shape[:-1]:
+        stated, expected = (" x ".join(str(side) for side in reversed(grid)) for grid in (shape[:-1], info.geometry.grid))
+        raise ModelError(f"the explanation is for an input of {stated} pixels, and this model expects {expected}: {other}")
+    if info.channels is not None and info.channels != shape[-1]:
+        raise ModelError(f"the explanation is for {shape[-1]} channels, and this model expects {info.channels}: {other}")
+    if info.output == "boxes" and explanation.target.box is None:
+        raise ModelError(f"a classifier was explained, and this model is an object detector: {other}")
+    is_unclear = info.output != "boxes" and explanation.target.box is not None  # some models tell it by their first answer
+    if is_unclear and engine.evaluate(view, view, np.ones((1, *shape[:-1]), bool)).ndim != 3:
+        raise ModelError(f"an object detector was explained, and this model is a classifier: {other}")
 
 
 def _certify_again(engine: Engine, problem: Problem, level: Level, stated: Certificate, spec: BackgroundSpec) -> Claim:

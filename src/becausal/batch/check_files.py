@@ -36,7 +36,7 @@ def format_junit(verdict: Verdict) -> bytes:
 
 def format_markdown(verdict: Verdict) -> str:
     """The verdict as Markdown, e.g. for the summary of a job: a table of the rules, and the worst images of each."""
-    about = f"{_code(verdict.run)}, {format_count(verdict.images, 'image')}"
+    about = f"{_code(verdict.run)}, {format_count(verdict.images, verdict.unit)}"
     about += f", compared with {_code(verdict.baseline)}" if verdict.baseline is not None else ""
     lines = [
         f"## {_SIGNS[verdict.outcome]} {verdict.headline}",

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from becausal.batch.differences import RunDifference
 from becausal.batch.reading import IndexRow
-from becausal.batch.run_page import file_name, make_chart
+from becausal.batch.run_page import file_name, make_chart, place_of
 from becausal.render.pages import render_page
 from becausal.render.wording import format_confidence, format_share
 
@@ -39,6 +39,7 @@ def render_difference(difference: RunDifference, make_thumbnail: MakeThumbnail, 
             {
                 "pair": pair,
                 "name": file_name(pair.left),
+                "places": (place_of(pair.left), place_of(pair.right)),
                 "sources": (make_thumbnail(0, pair.left), make_thumbnail(1, pair.right)),
             }
             for pair in changed[:most]

@@ -8,6 +8,7 @@ import numpy as np
 from becausal.batch.matching import match_runs
 from becausal.batch.overview import OUTSIDE, Histogram, histogram
 from becausal.batch.reading import BatchRun, IndexRow
+from becausal.batch.rows import corners_of
 from becausal.core.contracts import Visible
 from becausal.core.errors import InputError, OutputError
 from becausal.core.frames import Frame
@@ -15,7 +16,7 @@ from becausal.core.frames import Frame
 
 @dataclass(frozen=True)
 class ImagePair:
-    """One image in both runs; overlap: intersection over union of the two explanations, None if not comparable."""
+    """One image, or box, in both runs; overlap: intersection over union of the two explanations, None if not comparable."""
 
     left: IndexRow
     right: IndexRow
@@ -31,7 +32,8 @@ class RunDifference:
     """What changed from one run to another.
 
     names: of the two runs. changes: options that differ. pairs: images explained in both, those that changed most first.
-    only: number of images in one run only. failed: number of shared images that failed.
+    only: number of images in one run only. failed: number of shared images that failed. unit: image, or box where a run
+    has all boxes; then all of these are boxes.
     """
 
     names: tuple[str, str]
@@ -40,6 +42,7 @@ class RunDifference:
     only: tuple[int, int]
     failed: tuple[int, int]
     overlaps: Histogram
+    unit: str = "image"
 
     @property
     def relabelled(self) -> int:
@@ -72,6 +75,7 @@ class RunDifference:
                 {
                     "image": pair.left["image"],
                     "ids": [pair.left["id"], pair.right["id"]],
+                    **({"boxes": boxes} if any(boxes := [corners_of(pair.left), corners_of(pair.right)]) else {}),
                     "labels": [pair.left["label"], pair.right["label"]],
                     "sizes": [pair.left["size"], pair.right["size"]],
                     "overlap": pair.overlap,
@@ -86,7 +90,7 @@ class RunDifference:
 
 def compare_runs(left: BatchRun, right: BatchRun) -> RunDifference:
     """Match the images of two runs and compare their explanations. Raises InputError if they share no image."""
-    totals = [sum(run.count().values()) for run in (left, right)]
+    totals = [run.count_rows() for run in (left, right)]
     matched = [(a, b) for a, b in match_runs(left, right) if b is not None]
     if not matched:
         raise InputError(f"{left.folder} and {right.folder} have no image in common, by path or by content")
@@ -100,6 +104,7 @@ def compare_runs(left: BatchRun, right: BatchRun) -> RunDifference:
         (totals[0] - len(matched), totals[1] - len(matched)),
         (sum(a["state"] == "failed" for a, _ in matched), sum(b["state"] == "failed" for _, b in matched)),
         histogram(pair.overlap for pair in pairs),
+        "box" if "box" in (left.unit, right.unit) else "image",
     )
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from becausal.batch.index import COLUMNS, KINDS
 from becausal.batch.reading import BatchRun, IndexRow
+from becausal.batch.rows import corners_of
 from becausal.core.errors import BecausalError, MissingExtraError, OptionError, OutputError
 from becausal.core.files import write_file
 from becausal.scenes import encode_mask
@@ -50,7 +51,7 @@ def make_parent(path: Path) -> None:
 
 
 def write_csv(run: BatchRun, path: Path) -> int:
-    """All columns of the index, one line per image; returns the number of rows."""
+    """All columns of the index, one line per image or box; returns the number of rows."""
     count = 0
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
@@ -80,8 +81,8 @@ def write_parquet(run: BatchRun, path: Path) -> int:
 def write_coco(run: BatchRun, path: Path) -> int:
     """Each explanation as an annotation on its original image (run lengths, box, area, confidence); returns their number."""
     categories = number_categories(run)
-    images: list[dict[str, Any]] = []
-    others = 0
+    images: dict[int, dict[str, Any]] = {}
+    count = others = 0
     with path.open("w", encoding="utf-8") as file:
         file.write('{"info": ' + _to_json({"description": "explanations by becausal", "run": run.settings}))
         names = {category: label for (_, label), category in categories.items()}
@@ -97,14 +98,15 @@ def write_coco(run: BatchRun, path: Path) -> int:
             except BecausalError as error:
                 run.skip(row["id"], error)
                 continue
-            annotation = _annotate(row, categories[row["label_id"], row["label"]], mask)
-            file.write((",\n" if images else "\n") + _to_json(annotation))
-            height, width = mask.shape
-            images.append({"id": row["id"], "file_name": row["image"], "width": width, "height": height})
-        file.write('], "images": ' + _to_json(images) + "}\n")
+            number, (height, width) = row["id"] // run.per_image, mask.shape
+            annotation = _annotate(row, number, categories[row["label_id"], row["label"]], mask)
+            file.write((",\n" if count else "\n") + _to_json(annotation))
+            images[number] = {"id": number, "file_name": row["image"], "width": width, "height": height}
+            count += 1
+        file.write('], "images": ' + _to_json(list(images.values())) + "}\n")
     if others and not images:
         raise OptionError("the format coco is for images only: export signals and volumes as csv or parquet")
-    return len(images)
+    return count
 
 
 def number_categories(run: BatchRun) -> dict[tuple[int | None, str], int]:
@@ -121,7 +123,8 @@ def number_categories(run: BatchRun) -> dict[tuple[int | None, str], int]:
     return {key: numbers[key[1]] for key in found}
 
 
-def _annotate(row: IndexRow, category: int, mask: NDArray[np.bool_]) -> dict[str, Any]:
+def _annotate(row: IndexRow, image: int, category: int, mask: NDArray[np.bool_]) -> dict[str, Any]:
+    """The annotation: `bbox` is that of the mask, as COCO demands; the explained box of a detector is in `detection`."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     box = [0, 0, 0, 0]
     if rows.size:
@@ -129,14 +132,25 @@ def _annotate(row: IndexRow, category: int, mask: NDArray[np.bool_]) -> dict[str
         box = [left, top, int(columns[-1]) - left + 1, int(rows[-1]) - top + 1]
     return {
         "id": row["id"] + 1,
-        "image_id": row["id"],
+        "image_id": image,
         "category_id": category,
         "iscrowd": 0,
         "score": row["confidence"],
         "area": int(mask.sum()),
         "bbox": box,
         "segmentation": encode_mask(mask),
+        **_describe_detection(row),
     }
+
+
+def _describe_detection(row: IndexRow) -> dict[str, Any]:
+    """The box of a detector that was explained, with left, top, width and height as everywhere in COCO files."""
+    if (found := corners_of(row)) is None:
+        return {}
+    left, top, right, bottom = found
+    box = [left, top, right - left, bottom - top]
+    number = {} if row["box"] is None else {"number": row["box"]}
+    return {"detection": {**number, "bbox": box, "label": row["label"], "score": row["confidence"]}}
 
 
 def _to_json(value: Any) -> str:

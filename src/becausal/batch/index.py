@@ -9,21 +9,24 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from becausal.batch.records import Box, InputItem
-from becausal.batch.settings import to_json
+from becausal.batch.settings import rows_per_image, to_json
 from becausal.core.errors import OptionError, OutputError
 from becausal.core.schema import check_depth, read_fields
 from becausal.core.text import one_line
 
 INDEX = "index.sqlite"
-VERSION = 3
+VERSION = 4
+NO_LIMIT = 1 << 62
 SHARD = 1000  # explanations per folder: keeps folders small enough for file systems and people
+BOX_FOLDER = "box-"  # and its number: one box of an image
+ERROR_FILE = "error.txt"  # in the folder of a box: why it could not be explained
 MAX_LENGTH = 1 << 26  # bytes of a value
 
 #: The columns that a result fills in, in the order of the table.
@@ -31,7 +34,12 @@ RESULTS = {
     "sha256": "TEXT",  # of the image file
     "label": "TEXT",
     "label_id": "INTEGER",  # NULL where the model returns names
-    "confidence": "REAL",  # of the whole view; NULL for models that return labels only
+    "confidence": "REAL",  # on the whole view, of a detector the box's score; NULL for models that return labels only
+    "box": "INTEGER",  # number of the explained box in its image, in runs of all boxes
+    "box_left": "REAL",  # the explained box of a detector, in pixels of the original image
+    "box_top": "REAL",
+    "box_right": "REAL",
+    "box_bottom": "REAL",
     "level": "TEXT",  # which level the explanation is: label, half, most, or a percentage
     "size": "REAL",  # share of the view's pixels in the explanation
     "label_size": "REAL",  # the same for the level that keeps the label alone; NULL where there is none
@@ -83,13 +91,15 @@ _FURTHER_TABLES = (
 )
 
 
-def folder_of(run: Path, number: int) -> Path:
-    """The folder with the files of one explanation."""
-    return run / "explanations" / f"{number // SHARD:03d}" / f"{number:06d}"
+def folder_of(run: Path, number: int, per_image: int = 1) -> Path:
+    """The folder with the files of one explanation, by the id of its row. per_image: see `settings.rows_per_image`."""
+    image, box = divmod(number, per_image)
+    folder = run / "explanations" / f"{image // SHARD:03d}" / f"{image:06d}"
+    return folder if per_image == 1 else folder / f"{BOX_FOLDER}{box + 1}"
 
 
 def find_result_folders(run: Path) -> Iterator[tuple[int, Path]]:
-    """All folders of explanations with their numbers; other files and folders are skipped."""
+    """The folders of all images that have explanations, with the images' numbers; other files and folders are skipped."""
     for shard in _list_numbered(run / "explanations"):
         for path in _list_numbered(shard):
             number = int(path.name)
@@ -150,7 +160,8 @@ def _restrict(index: sqlite3.Connection) -> sqlite3.Connection:
 
 def create_tables(index: sqlite3.Connection, header: Mapping[str, Any], items: Iterable[InputItem]) -> None:
     """Write tables, header and images in one transaction: the index is complete or absent."""
-    rows = (_as_row(number, item) for number, item in enumerate(items))
+    per_image = rows_per_image(header["settings"])
+    rows = (_as_row(number * per_image, item) for number, item in enumerate(items))
     index.execute("BEGIN IMMEDIATE")
     for statement in (*_TABLES, *_FURTHER_TABLES):
         index.execute(statement)
@@ -170,6 +181,40 @@ def _as_row(number: int, item: InputItem) -> tuple[Any, ...]:
     names = None if item.boxes is None else ", ".join(sorted({box[4] for box in item.boxes}))
     boxes = None if item.boxes is None else to_json(item.boxes)
     return number, item.image, names, boxes, None if item.size is None else to_json(item.size)
+
+
+def write_rows(index: sqlite3.Connection, image: int, per_image: int, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Put rows in the place of those of an image, in one transaction. Columns that a row does not have become NULL.
+
+    rows: each with its `state`, and its `box` where an image has several rows. What the input says of the image is kept.
+    """
+    first = image * per_image
+    given = ("image", "truth", "boxes", "box_size", "tries")
+    where = "WHERE id >= ? AND id < ?"
+    index.execute("SAVEPOINT rows")  # a transaction, or a part of the one that is open
+    try:
+        query = f"SELECT {', '.join(given)} FROM images {where} ORDER BY tries DESC LIMIT 1"
+        known = dict(zip(given, index.execute(query, (first, first + per_image)).fetchone(), strict=True))
+        index.execute(f"DELETE FROM images {where}", (first, first + per_image))
+        for row in rows:
+            number = first + (row["box"] - 1 if per_image > 1 and row.get("box") else 0)
+            full = known | dict(row) | {"id": number}
+            marks = ", ".join("?" for _ in COLUMNS)
+            values = [full.get(name) for name in COLUMNS]
+            index.execute(f"INSERT INTO images ({', '.join(COLUMNS)}) VALUES ({marks})", values)
+        index.execute("RELEASE rows")
+    except BaseException:
+        index.execute("ROLLBACK TO rows")
+        index.execute("RELEASE rows")
+        raise
+
+
+def count_images(index: sqlite3.Connection, per_image: int, limit: int | None = None) -> dict[str, int]:
+    """How many of the first `limit` images are waiting, done and failed; one has failed if one of its boxes has."""
+    end = NO_LIMIT if limit is None else limit * per_image
+    states = "SELECT max(state) AS state FROM images WHERE id < ? GROUP BY id / ?"  # done < failed < waiting
+    found = index.execute(f"SELECT state, count(*) FROM ({states}) GROUP BY state", (end, per_image)).fetchall()
+    return {"waiting": 0, "done": 0, "failed": 0} | {str(state): count for state, count in found}
 
 
 def read_header(index: sqlite3.Connection, run: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from becausal.batch.progress import describe_completion
 from becausal.batch.reading import BatchRun, IndexRow
+from becausal.batch.rows import corners_of
 from becausal.batch.store import count_reasons
 
 OUTSIDE = 0.5  # an explanation with a smaller share of its pixels on the object counts as outside
@@ -27,7 +28,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class LabelSummary:
-    """All images with one label: medians, the mean share inside the boxes, and None for unknown values."""
+    """All explanations of one label: medians, the mean share inside the boxes, and None for unknown values."""
 
     label: str
     count: int
@@ -47,6 +48,8 @@ class Overview:
     without a box of their label. rows: all rows, or the first ones of a very large run; total: number of images. notes: what
     the model had to assume. completion: how far the run is, as text. is_limited: all images of the last start's --limit
     were tried. has_levels: some explanations keep more than the label, and have a level inside that keeps the label alone.
+    unit: what a row is about, image or box. explained: number of explanations; explained_images: of how many images.
+    is_detector: explanations are of boxes. per_image: see `BatchRun`. row_count: number of rows, kept or not.
     """
 
     name: str
@@ -74,6 +77,12 @@ class Overview:
     completion: str = "complete"
     is_limited: bool = False
     has_levels: bool = False
+    unit: str = "image"
+    explained: int = 0
+    explained_images: int = 0
+    is_detector: bool = False
+    per_image: int = 1
+    row_count: int = 0
 
 
 def make_overview(
@@ -117,6 +126,12 @@ def make_overview(
         completion=describe_completion(counts, limit),
         is_limited=limit is not None and counts["waiting"] > 0,
         has_levels=any(row["label_size"] is not None and row["level"] != "label" for row in done),
+        unit=run.unit,
+        explained=len(done),
+        explained_images=len({row["id"] // run.per_image for row in done}),
+        is_detector=any(corners_of(row) is not None for row in done),
+        per_image=run.per_image,
+        row_count=run.count_rows(),
     )
 
 

@@ -13,12 +13,13 @@ from becausal.batch.index import (
     as_output_error,
     check_row,
     connect_reader,
+    count_images,
     folder_of,
     parse_boxes,
     read_header,
 )
 from becausal.batch.records import Box
-from becausal.batch.settings import DIRECTORY, by_option, list_changes
+from becausal.batch.settings import DIRECTORY, by_option, list_changes, rows_per_image
 from becausal.batch.truth import boxes_for_label
 from becausal.core.contracts import Visible
 from becausal.core.errors import OutputError
@@ -31,7 +32,8 @@ IndexRow = dict[str, Any]
 class BatchRun:
     """A run folder, opened for reading; a driver may be writing to it. Raises OutputError for any other folder.
 
-    settings: the records of the run (see `settings_of`). options: the same by option name. facts: the model's hashes and
+    settings: the records of the run (see `settings_of`). options: the same by option name. per_image: 1, or as many rows
+    as an image may have boxes, if all boxes were explained (see `rows_per_image`). facts: the model's hashes and
     preprocessing. notes: what the model had to assume. started: time of the first start, UTC. limit: number of images of
     the last start, None for all. categories: ground-truth categories, in lower case. unreadable: explanations that could
     not be read so far, with the reasons.
@@ -52,6 +54,7 @@ class BatchRun:
             raise
         self.settings: dict[str, Any] = header["settings"]
         self.options = by_option(self.settings)
+        self.per_image = rows_per_image(self.settings)
         self.facts: dict[str, Any] = header["model_facts"]
         self.notes = tuple(header["notes"])
         self.started: str = header["started"]
@@ -81,23 +84,32 @@ class BatchRun:
     def count(self, limit: int | None = None) -> dict[str, int]:
         """How many images, of the first `limit`, are waiting, done and failed."""
         with as_output_error(self.folder):
-            query = "SELECT state, count(*) FROM images WHERE id < ? GROUP BY state"
-            found = self._index.execute(query, (1 << 62 if limit is None else limit,)).fetchall()
-        return {"waiting": 0, "done": 0, "failed": 0} | {str(row[0]): row[1] for row in found}
+            return count_images(self._index, self.per_image, limit)
+
+    @property
+    def unit(self) -> str:
+        """What a row is about: an image or, if all boxes were explained, a box."""
+        return "image" if self.per_image == 1 else "box"
+
+    def count_rows(self) -> int:
+        """How many rows there are."""
+        with as_output_error(self.folder):
+            return int(self._index.execute("SELECT count(*) FROM images").fetchone()[0])
 
     def find(self, name: str) -> IndexRow:
-        """The row of an image, by number, path or file name. Raises OutputError for none or several."""
+        """The row of an image, by its id, path or file name. Raises OutputError for none or several."""
         pattern = "%/" + name.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
         found = list(self.rows("image = ? OR image LIKE ? ESCAPE '\\' OR CAST(id AS TEXT) = ?", name, pattern, name))
         if not found:
             raise OutputError(f"{self.folder} has no image {name!r}")
         if len(found) > 1:
-            raise OutputError(f"{self.folder} has {len(found)} images named {name!r}: give the number of one")
+            what = "images named" if self.per_image == 1 else "boxes of"
+            raise OutputError(f"{self.folder} has {len(found)} {what} {name!r}: give the number of one")
         return found[0]
 
     def folder_of(self, number: int) -> Path:
         """The folder with the files of one explanation."""
-        return folder_of(self.folder, number)
+        return folder_of(self.folder, number, self.per_image)
 
     def load(self, number: int) -> Explanation:
         """One complete explanation. Raises OutputError if it cannot be read."""

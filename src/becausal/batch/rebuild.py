@@ -9,6 +9,7 @@ import os
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -16,13 +17,24 @@ from typing import Any
 
 from becausal.api.explanation import Explanation
 from becausal.api.origins import hash_file
-from becausal.batch.index import INDEX, RESULTS, check_header, connect, create_tables, find_result_folders
+from becausal.batch.index import (
+    BOX_FOLDER,
+    ERROR_FILE,
+    INDEX,
+    check_header,
+    connect,
+    create_tables,
+    find_result_folders,
+    write_rows,
+)
 from becausal.batch.inputs import Inputs
 from becausal.batch.records import InputItem
 from becausal.batch.rows import make_row, stamp_of
-from becausal.batch.settings import by_option, list_changes, to_json
+from becausal.batch.settings import ALL, by_option, list_changes, rows_per_image, to_json
+from becausal.core.boxes import MAX_BOXES
 from becausal.core.errors import InputError, OutputError
-from becausal.core.files import write_file
+from becausal.core.files import open_regular, write_file
+from becausal.core.text import one_line
 from becausal.models import KINDS
 
 COPY = "run.json"
@@ -106,17 +118,16 @@ def rebuild_index(run: Path, inputs: Inputs, settings: Mapping[str, Any], folder
     made = run / f"{INDEX}.new"
     made.unlink(missing_ok=True)
     index = connect(made)
-    taken, rejected = 0, dict[Path, str]()
+    rejected = dict[Path, str]()
     try:
         create_tables(index, header, inputs.items)
         index.execute("BEGIN")
         for number, path in find_result_folders(run):
             reason = _take(index, number, path, inputs, header, folder)
-            if reason is None:
-                taken += 1
-            else:
+            if reason is not None:
                 rejected[path] = reason
         index.execute("COMMIT")
+        taken = index.execute("SELECT count(*) FROM images WHERE state = 'done'").fetchone()[0]
     finally:
         index.close()
     why = ", ".join(f"{count:,} {reason}" for reason, count in Counter(rejected.values()).most_common())
@@ -134,29 +145,51 @@ def rebuild_index(run: Path, inputs: Inputs, settings: Mapping[str, Any], folder
 def _take(
     index: sqlite3.Connection, number: int, path: Path, inputs: Inputs, header: Mapping[str, Any], folder: str
 ) -> str | None:
-    """Add an explanation to the new index; returns why not, or None."""
+    """Add the explanations of an image to the new index; returns why not, or None."""
     if number >= len(inputs.items):
         return "beyond the last image"
+    per_image = rows_per_image(header["settings"])
     try:
-        explanation = Explanation.load(path)
         item = inputs.items[number]
         image = os.path.join(folder, item.image)
-        stamp = stamp_of(image)
-        if (reason := _find_mismatch(explanation, item, header)) is not None:
-            return reason
-        if stamp is None or hash_file(image) != explanation.origin.image_sha256:
-            return "of another image"
-        row = make_row(explanation, item, frozenset(header["categories"]))
-        finished = _format_time(datetime.fromtimestamp((path / "explanation.json").stat().st_mtime, UTC))
+        stamp, digest = stamp_of(image), hash_file(image)
+        rows = []
+        for place, box in _list_boxes(path) if per_image > 1 else [(path, None)]:
+            row, file = _read_error(place, box, digest), ERROR_FILE
+            if row is None:
+                file = "explanation.json"
+                explanation = Explanation.load(place)
+                if (reason := _find_mismatch(explanation, item, header)) is not None:
+                    return reason
+                if stamp is None or digest != explanation.origin.image_sha256:
+                    return "of another image"
+                row = make_row(explanation, item, frozenset(header["categories"]), box) | {"state": "done"}
+            finished = _format_time(datetime.fromtimestamp((place / file).stat().st_mtime, UTC))
+            rows.append(row | {"tries": 1, "finished": finished})
     except Exception:  # a folder may hold anything; it must not stop the others
         return "unreadable"
-    names = ", ".join(f"{name} = ?" for name in RESULTS)
-    index.execute(
-        f"UPDATE images SET state = 'done', tries = 1, finished = ?, {names} WHERE id = ?",
-        (finished, *(row[name] for name in RESULTS), number),
-    )
+    if stamp is None or not any(row["state"] == "done" for row in rows):
+        return "unreadable"
+    write_rows(index, number, per_image, rows)
     index.execute("INSERT INTO stamps VALUES (?, ?, ?)", (number, *stamp))
     return None
+
+
+def _list_boxes(folder: Path) -> list[tuple[Path, int]]:
+    """The folders of an image's boxes, with their numbers. Raises ValueError for anything else."""
+    found = [(path, int(path.name.removeprefix(BOX_FOLDER))) for path in folder.iterdir()]
+    if any(path.name != f"{BOX_FOLDER}{box}" or not 1 <= box <= MAX_BOXES for path, box in found):
+        raise ValueError("other files")
+    return sorted(found, key=lambda each: each[1])
+
+
+def _read_error(place: Path, box: int | None, digest: str | None) -> dict[str, Any] | None:
+    """The row of a box that could not be explained; None if it was."""
+    if box is None or not (place / ERROR_FILE).is_file():
+        return None
+    with open_regular(place / ERROR_FILE) as file:
+        reason = one_line(file.read(4096).decode("utf-8"), 300)
+    return {"state": "failed", "error": reason, "sha256": digest, "box": box}
 
 
 def _find_mismatch(explanation: Explanation, item: InputItem, header: Mapping[str, Any]) -> str | None:
@@ -165,7 +198,8 @@ def _find_mismatch(explanation: Explanation, item: InputItem, header: Mapping[st
     facts = header["model_facts"] or header["expected_facts"]
     if os.path.basename(origin.image) != os.path.basename(item.image):
         return "of another image"
-    if _comparable(origin.request.record()) != _comparable(settings["request"]):
+    request = replace(origin.request, box=None) if settings.get(ALL) else origin.request
+    if _comparable(request.record()) != _comparable(settings["request"]):
         return "with another request"
     if origin.versions.get("becausal") != settings["becausal"]:
         return "of another version of becausal"
@@ -193,10 +227,11 @@ def _find_facts(run: Path) -> dict[str, str | None]:
 
 def _load_all(run: Path) -> Iterator[Explanation]:
     for _, path in find_result_folders(run):
-        try:
-            yield Explanation.load(path)
-        except Exception:  # as in `_take`
-            continue
+        for place in (path, *path.glob(f"{BOX_FOLDER}*")):
+            try:
+                yield Explanation.load(place)
+            except Exception:  # as in `_take`
+                continue
 
 
 def _last_part(spec: str) -> str:

@@ -40,7 +40,7 @@ class BatchJob:
     """What all workers need to know: the model, how it is loaded, what is requested, what is stored.
 
     categories: names of all ground-truth categories, in lower case. folder: working directory for relative paths in
-    `model` and `loading`. render: also draw PNGs and a page per image.
+    `model` and `loading`. render: also draw PNGs and a page per image. every_box: explain every box that a detector finds.
     """
 
     model: str
@@ -49,6 +49,7 @@ class BatchJob:
     categories: frozenset[str] = frozenset()
     folder: str = "."
     render: bool = False
+    every_box: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,15 +71,23 @@ class WorkerFailed:
 
 
 @dataclass(frozen=True)
+class RowResult:
+    """One row of the index (see `index.RESULTS`) and its files as bytes. error: why a box could not be explained."""
+
+    row: dict[str, Any]
+    files: dict[str, bytes]
+    error: str | None = None
+
+
+@dataclass(frozen=True)
 class TaskDone:
-    """An explained image: its row in the index (see `index.RESULTS`) and its files as bytes.
+    """An explained image: one result, or one for each of its boxes, some of which may have failed.
 
     stamp: of the image file, None if unknown. notes: what the model had to assume, as known by now.
     """
 
     id: int
-    row: dict[str, Any]
-    files: dict[str, bytes]
+    results: tuple[RowResult, ...]
     stamp: Stamp | None = None
     notes: tuple[str, ...] = ()
 

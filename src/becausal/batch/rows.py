@@ -2,16 +2,25 @@
 
 import os
 import stat
+from collections.abc import Mapping
 from typing import Any
 
 from becausal.batch.records import InputItem, Stamp
 from becausal.batch.truth import compare_with_boxes
+from becausal.core.boxes import Box
 from becausal.core.contracts import name_id
 from becausal.core.explanation import ExplanationRecord
 
+CORNERS = ("box_left", "box_top", "box_right", "box_bottom")
 
-def make_row(explanation: ExplanationRecord, item: InputItem, categories: frozenset[str]) -> dict[str, Any]:
-    """The columns that a result fills in, see `index.RESULTS`; categories: of the ground truth, in lower case."""
+
+def make_row(
+    explanation: ExplanationRecord, item: InputItem, categories: frozenset[str], box: int | None = None
+) -> dict[str, Any]:
+    """The columns that a result fills in, see `index.RESULTS`.
+
+    categories: of the ground truth, in lower case. box: number of the explained box, in runs of all boxes.
+    """
     checks, summary, smallest = explanation.checks, explanation.summary(), explanation.levels[0]
     boxes = compare_with_boxes(explanation.visible, explanation.frame, explanation.label, item, categories)
     return {
@@ -19,6 +28,8 @@ def make_row(explanation: ExplanationRecord, item: InputItem, categories: frozen
         "label": explanation.label,
         "label_id": label_id_of(explanation),
         "confidence": summary["confidence"],
+        "box": box,
+        **dict(zip(CORNERS, summary.get("box", [None] * 4), strict=True)),
         "level": explanation.level.name,
         "size": explanation.size,
         "label_size": smallest.size if smallest.share == 0 else None,
@@ -36,6 +47,12 @@ def make_row(explanation: ExplanationRecord, item: InputItem, categories: frozen
         "note_code": boxes.note_code,
         "note": boxes.note,
     }
+
+
+def corners_of(row: Mapping[str, Any]) -> Box | None:
+    """The explained box of a row, (left, top, right, bottom) on the original image; None for a classifier."""
+    left, top, right, bottom = (row[name] for name in CORNERS)
+    return None if left is None else (left, top, right, bottom)
 
 
 def label_id_of(explanation: ExplanationRecord) -> int | None:

@@ -12,9 +12,11 @@ from typing import Any
 from becausal.api.origins import hash_file, model_file, toml_file
 from becausal.batch.inputs import Inputs
 from becausal.batch.records import BatchJob
+from becausal.core.boxes import MAX_BOXES
 from becausal.core.version import __version__
 
 DIRECTORY = "working_directory"
+ALL = "all"  # every box of an image is explained
 MAX_SHOWN = 60  # characters of a value in a message
 WEIGHTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".npy", ".npz", ".onnx", ".h5", ".keras", ".pkl", ".joblib")
 _LOCATION = b"\n\x08location\x12"  # the key of a file name in an ONNX file, as protobuf writes it
@@ -27,9 +29,19 @@ def settings_of(job: BatchJob, inputs: Inputs) -> dict[str, Any]:
         "request": job.request.record(),
         "loading": replace(job.loading, batch_size=None, threads=None).record(),
         "render": job.render,
+        ALL: job.every_box or None,
         "becausal": __version__,
         DIRECTORY: job.folder if inputs.has_relative_paths else None,
     }
+
+
+def rows_per_image(settings: Mapping[str, Any]) -> int:
+    """How many rows of the index belong to an image: 1, or as many as it may have boxes.
+
+    The row of box b of image i then has the id i * rows_per_image + b - 1. Until the boxes are known there is one row, for
+    b = 1.
+    """
+    return MAX_BOXES if settings.get(ALL) else 1
 
 
 def by_option(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,11 +2,13 @@
 
     RUN/index.sqlite                     the tables `run` (name, value) and `images`; write-ahead log
     RUN/run.json                         a copy of the table `run`, from which a lost index can be rebuilt
-    RUN/explanations/012/012345/         explanation.json and arrays.npz of image 12,345
+    RUN/explanations/012/012345/         explanation.json and arrays.npz of image 12,345; in runs of all boxes
+                                         a folder for each box, box-1, box-2, …
     RUN/unfinished/                      files that are being written
     RUN/lock                             held by the driver
 
-A result is written to `unfinished`, synced to disk and renamed; only then is its row set to done. Whenever the process
+A result is written to `unfinished`, synced to disk and renamed; only then is its row set to done. All boxes of an image
+are written, and renamed, together. Whenever the process
 dies, a row that is done has its files. A folder without such a row is removed at the next start, and its image is
 explained again. Where there are more of these than a crash can leave, the index is not the one of the folder, and
 nothing is removed.
@@ -23,28 +25,30 @@ from typing import Any
 
 from becausal.api.origins import hash_file
 from becausal.batch.index import (
+    BOX_FOLDER,
     INDEX,
-    RESULTS,
+    NO_LIMIT,
     add_tables,
     as_output_error,
     connect,
+    count_images,
     create_tables,
     find_result_folders,
     folder_of,
     parse_boxes,
     parse_size,
     read_header,
+    write_rows,
 )
 from becausal.batch.inputs import Inputs
 from becausal.batch.lock import FolderLock
 from becausal.batch.rebuild import check_same_run, make_header, now, rebuild_index, write_copy
 from becausal.batch.records import BatchTask, InputItem, TaskDone, TaskFailed, WorkerReady
 from becausal.batch.rows import stamp_of
-from becausal.batch.settings import DIRECTORY, list_changes, to_json
+from becausal.batch.settings import DIRECTORY, list_changes, rows_per_image, to_json
 from becausal.core.errors import InputError, OutputError
 
 PAGE = 512  # rows per query
-NO_LIMIT = 1 << 62
 MAX_ORPHANS = 20  # folders without a row that are removed; a crash leaves one, a power failure a few
 
 
@@ -66,6 +70,7 @@ class BatchStore:
         self.notes: list[str] = []
         self._unfinished = run / "unfinished"
         self._folder = str(settings[DIRECTORY] or Path.cwd())
+        self._per_image = rows_per_image(settings)
         self._started: set[int] = set()
         with as_output_error(run):
             run.mkdir(parents=True, exist_ok=True)
@@ -105,17 +110,21 @@ class BatchStore:
 
         limit: only among the first `limit` images of the run. without: numbers that are left out.
         """
-        last, end = -1, NO_LIMIT if limit is None else limit
-        query = "SELECT id, image, boxes, box_size FROM images WHERE state = ? AND id > ? AND id < ? ORDER BY id LIMIT ?"
-        while page := self._fetch(query, state, last, end, PAGE):
+        last, end, per_image = -1, self._end(limit), self._per_image
+        query = (
+            "SELECT id / ?, image, boxes, box_size FROM images WHERE state = ? AND id > ? AND id < ? GROUP BY id / ? "
+            "ORDER BY id LIMIT ?"
+        )
+        while page := self._fetch(query, per_image, state, last, end, per_image, PAGE):
             for number, image, boxes, size in page:
                 if number not in without:
                     yield self._task(number, image, boxes, size)
-            last = page[-1][0]
+            last = (page[-1][0] + 1) * per_image - 1
 
     def task(self, number: int) -> BatchTask:
         """One image by its number."""
-        return self._task(*self._fetch("SELECT id, image, boxes, box_size FROM images WHERE id = ?", number)[0])
+        query = "SELECT image, boxes, box_size FROM images WHERE id >= ? AND id < ? LIMIT 1"
+        return self._task(number, *self._fetch(query, *self._ids(number))[0])
 
     def start(self, number: int) -> None:
         """Note that an image is being explained in this process. If the process dies, it is a suspect from then on."""
@@ -125,29 +134,39 @@ class BatchStore:
 
     def suspects(self, state: str, *, limit: int | None = None) -> list[int]:
         """The images in a state that were in progress when a process died, and have not been explained since."""
-        end = NO_LIMIT if limit is None else limit
-        query = "SELECT id FROM images WHERE state = ? AND id < ? AND id IN (SELECT id FROM in_progress) ORDER BY id"
-        return [row[0] for row in self._fetch(query, state, end) if row[0] not in self._started]
+        query = (
+            "SELECT DISTINCT id / ? AS number FROM images WHERE state = ? AND id < ? "
+            "AND number IN (SELECT id FROM in_progress) ORDER BY number"
+        )
+        found = self._fetch(query, self._per_image, state, self._end(limit))
+        return [row[0] for row in found if row[0] not in self._started]
 
     def save(self, done: TaskDone) -> None:
         """Store an explanation: files first, then the row. Raises OutputError; then nothing of it is stored."""
         folder, unfinished = folder_of(self.run, done.id), self._unfinished / f"{done.id:06d}"
-        names = ", ".join(f"{name} = ?" for name in RESULTS)
+        query = "SELECT max(state), max(tries) FROM images WHERE id >= ? AND id < ?"
         with as_output_error(self.run):
-            if self._index.execute("SELECT state FROM images WHERE id = ?", (done.id,)).fetchone()[0] == "done":
+            state, tries = self._index.execute(query, self._ids(done.id)).fetchone()
+            if state == "done":
                 return
+            rows = [
+                result.row
+                | {"state": "done" if result.error is None else "failed", "error": result.error}
+                | {"tries": tries + 1, "finished": now()}
+                for result in done.results
+            ]
             try:
-                unfinished.mkdir(parents=True)
-                for name, content in done.files.items():
-                    _write_synced(unfinished / name, content)
+                for result in done.results:
+                    place = unfinished if self._per_image == 1 else unfinished / f"{BOX_FOLDER}{result.row['box']}"
+                    place.mkdir(parents=True)
+                    for name, content in result.files.items():
+                        _write_synced(place / name, content)
                 folder.parent.mkdir(parents=True, exist_ok=True)
+                shutil.rmtree(folder, ignore_errors=True)  # of an earlier try, in which some boxes failed
                 unfinished.rename(folder)
                 if done.stamp is not None:  # before the row: a stamp without a row decides nothing
                     self._index.execute("INSERT OR REPLACE INTO stamps VALUES (?, ?, ?)", (done.id, *done.stamp))
-                self._index.execute(
-                    f"UPDATE images SET state = 'done', error = NULL, tries = tries + 1, finished = ?, {names} WHERE id = ?",
-                    (now(), *(done.row[name] for name in RESULTS), done.id),
-                )
+                write_rows(self._index, done.id, self._per_image, rows)
             except (OSError, sqlite3.Error):
                 shutil.rmtree(unfinished, ignore_errors=True)
                 shutil.rmtree(folder, ignore_errors=True)
@@ -161,8 +180,8 @@ class BatchStore:
         with as_output_error(self.run):
             self._index.execute(
                 "UPDATE images SET state = 'failed', error = ?, sha256 = ?, tries = tries + 1, finished = ? "
-                "WHERE id = ? AND state != 'done'",
-                (failed.reason, failed.sha256, now(), failed.id),
+                "WHERE id >= ? AND id < ? AND state != 'done'",
+                (failed.reason, failed.sha256, now(), *self._ids(failed.id)),
             )
             if failed.id in self._started:  # others were in progress when a process died, and stay suspects
                 self._index.execute("DELETE FROM in_progress WHERE id = ?", (failed.id,))
@@ -175,14 +194,18 @@ class BatchStore:
 
     def count(self, limit: int | None = None) -> dict[str, int]:
         """How many of the first `limit` images are waiting, done and failed."""
-        end = NO_LIMIT if limit is None else limit
-        found = self._fetch("SELECT state, count(*) FROM images WHERE id < ? GROUP BY state", end)
-        return {"waiting": 0, "done": 0, "failed": 0} | dict(found)
+        with as_output_error(self.run):
+            return count_images(self._index, self._per_image, limit)
+
+    def count_boxes(self, limit: int | None = None) -> int | None:
+        """The number of boxes explained in the first `limit` images; None where only one of each image is."""
+        query = "SELECT count(*) FROM images WHERE state = 'done' AND id < ?"
+        return None if self._per_image == 1 else int(self._fetch(query, self._end(limit))[0][0])
 
     def reasons(self, limit: int | None = None) -> list[tuple[str, int]]:
         """Why images failed, with counts, the most frequent first."""
-        end = NO_LIMIT if limit is None else limit
-        return count_reasons(self._fetch("SELECT error, image FROM images WHERE state = 'failed' AND id < ?", end))
+        query = "SELECT error, image FROM images WHERE state = 'failed' AND id < ?"
+        return count_reasons(self._fetch(query, self._end(limit)))
 
     def close(self) -> None:
         """Close the index and release the lock. Images that were started are no suspects: this process has not died."""
@@ -214,6 +237,14 @@ class BatchStore:
         self._clean_up()
         self._find_changed_images()
 
+    def _ids(self, number: int) -> tuple[int, int]:
+        """The ids of an image's rows: the first, and the one behind the last."""
+        return number * self._per_image, (number + 1) * self._per_image
+
+    def _end(self, limit: int | None) -> int:
+        """The id behind the rows of the first `limit` images."""
+        return NO_LIMIT if limit is None else limit * self._per_image
+
     def _fetch(self, query: str, *values: Any) -> list[Any]:
         with as_output_error(self.run):
             return self._index.execute(query, values).fetchall()
@@ -238,7 +269,8 @@ class BatchStore:
     def _clean_up(self) -> None:
         """Remove what a killed run left behind; images whose files are missing are waiting again."""
         shutil.rmtree(self._unfinished, ignore_errors=True)
-        done = {row[0] for row in self._index.execute("SELECT id FROM images WHERE state = 'done'")}
+        query = "SELECT DISTINCT id / ? FROM images WHERE state = 'done'"
+        done = {row[0] for row in self._index.execute(query, (self._per_image,))}
         present = {number for number, _ in find_result_folders(self.run)}
         orphans = present - done
         if len(orphans) > MAX_ORPHANS:
@@ -248,8 +280,12 @@ class BatchStore:
             )
         for number in orphans:
             shutil.rmtree(folder_of(self.run, number))
-        missing = [(number,) for number in done - present]
-        self._index.executemany("UPDATE images SET state = 'waiting' WHERE id = ?", missing)
+        for number in done - present:
+            self._reset(number)
+
+    def _reset(self, number: int) -> None:
+        """An image is waiting again."""
+        write_rows(self._index, number, self._per_image, [{"state": "waiting"}])
 
     def _find_changed_images(self) -> None:
         """Compare the images that are done with their files; those that have been replaced are waiting again.
@@ -257,11 +293,11 @@ class BatchStore:
         A file with the size and the time it had is taken as the same, any other is hashed. A missing file changes nothing.
         """
         query = (
-            "SELECT images.id, image, sha256, bytes, mtime FROM images LEFT JOIN stamps ON stamps.id = images.id "
-            "WHERE state = 'done'"
+            "SELECT images.id / ? AS number, image, sha256, bytes, mtime FROM images LEFT JOIN stamps ON stamps.id = number "
+            "WHERE state = 'done' GROUP BY number"
         )
         changed, stamps = [], []
-        for number, image, digest, *known in self._index.execute(query):
+        for number, image, digest, *known in self._index.execute(query, (self._per_image,)):
             path = os.path.join(self._folder, str(image))
             stamp = stamp_of(path)
             if stamp is None or stamp == tuple(known):
@@ -273,7 +309,7 @@ class BatchStore:
                 changed.append((number, image))
         self._index.executemany("INSERT OR REPLACE INTO stamps VALUES (?, ?, ?)", stamps)
         for number, _ in changed:
-            self._index.execute("UPDATE images SET state = 'waiting' WHERE id = ?", (number,))
+            self._reset(number)
             shutil.rmtree(folder_of(self.run, number))
         if changed:
             what = "image has" if len(changed) == 1 else "images have"

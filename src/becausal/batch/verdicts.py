@@ -57,6 +57,7 @@ class RuleVerdict:
         high: Upper bound.
         reason: Why it was not judged, else None.
         worst: The images that break it most clearly, the worst first.
+        unit: "image", or "box" for a run of all boxes; then boxes are counted everywhere.
     """
 
     name: str
@@ -70,6 +71,7 @@ class RuleVerdict:
     high: float
     reason: str | None = None
     worst: tuple[Offender, ...] = ()
+    unit: str = "image"
 
     @property
     def share(self) -> float:
@@ -87,8 +89,9 @@ class RuleVerdict:
         if self.reason is not None:
             return self.reason
         bounds = f"{format_share(self.share)}; {format_share(self.low)} to {format_share(self.high)}"
-        text = f"{self.broken:,} of {format_count(self.judged, 'image')} ({bounds}), at most {format_limit(self.limit)}"
-        return f"{text}; too few images to be sure" if self.is_unclear else text
+        text = f"{self.broken:,} of {format_count(self.judged, self.unit)} ({bounds}), at most {format_limit(self.limit)}"
+        units = "boxes" if self.unit == "box" else "images"
+        return f"{text}; too few {units} to be sure" if self.is_unclear else text
 
     @property
     def summary(self) -> str:
@@ -107,6 +110,7 @@ class Verdict:
         confidence: Of the intervals.
         strict: Whether a rule is broken as soon as the share is above its limit.
         rules: Every rule, judged.
+        unit: "image", or "box" for a run of all boxes.
     """
 
     run: str
@@ -115,6 +119,7 @@ class Verdict:
     confidence: float
     strict: bool
     rules: tuple[RuleVerdict, ...]
+    unit: str = "image"
 
     @property
     def outcome(self) -> Outcome:
@@ -184,9 +189,10 @@ class _Tally:
     def _describe(self, image: Evidence, value: float) -> Offender:
         row, earlier = image.row, image.earlier if self.criterion.is_pair else None
         detail = one_line(self.criterion.describe(image, value), 300)
+        detail = detail if row["box"] is None else f"box {row['box']}: {detail}"
         return Offender(row["id"], row["image"], row["label"], value, detail, None if earlier is None else earlier["id"])
 
-    def close(self, confidence: float, strict: bool) -> RuleVerdict:
+    def close(self, confidence: float, strict: bool, unit: str) -> RuleVerdict:
         low, high = wilson_interval(self.broken, self.judged, confidence) if self.judged else (0.0, 1.0)
         outcome: Outcome = "not judged"
         if self.judged:
@@ -203,6 +209,7 @@ class _Tally:
             high=high,
             reason=None if self.judged else self.criterion.missing,
             worst=tuple(offender for _, _, offender in sorted(self.worst, key=lambda entry: entry[:2], reverse=True)),
+            unit=unit,
         )
 
 
@@ -238,7 +245,8 @@ def judge_run(
         images=images,
         confidence=confidence,
         strict=strict,
-        rules=tuple(tally.close(confidence, strict) for tally in tallies),
+        rules=tuple(tally.close(confidence, strict, run.unit) for tally in tallies),
+        unit=run.unit,
     )
 
 

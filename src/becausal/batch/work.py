@@ -6,9 +6,21 @@ from hashlib import sha256
 from pathlib import Path
 
 from becausal import models
-from becausal.api import Failure, explain_numbered, find_failure
+from becausal.api import Failure, explain_boxes, explain_numbered, find_failure
+from becausal.api.boxes import not_a_detector
 from becausal.api.explanation import Explanation
-from becausal.batch.records import BatchJob, BatchTask, Stamp, TaskDone, TaskFailed, TaskLost, TaskResult, WorkerReady
+from becausal.batch.index import ERROR_FILE, RESULTS
+from becausal.batch.records import (
+    BatchJob,
+    BatchTask,
+    RowResult,
+    Stamp,
+    TaskDone,
+    TaskFailed,
+    TaskLost,
+    TaskResult,
+    WorkerReady,
+)
 from becausal.batch.rows import make_row, stamp_of
 from becausal.batch.settings import hash_files
 from becausal.core.contracts import Classifier
@@ -21,9 +33,14 @@ MAX_REASON = 300  # characters of an error message in the index
 
 
 def open_model(job: BatchJob) -> tuple[Classifier, WorkerReady]:
-    """The job's model and its facts. Raises what `load_model` raises, and TargetError for an unknown label."""
+    """The job's model and its facts.
+
+    Raises what `load_model` raises, TargetError for an unknown label, and ModelError for boxes of a classifier.
+    """
     classifier = models.open_model(job.model, job.loading)
     info = classifier.info
+    if job.every_box and info.output != "boxes":
+        raise not_a_detector(info)
     for label in (job.request.target, job.request.against):
         if label is not None and info.labels is not None and info.output != "labels":
             find_label(label, info.labels, len(info.labels))
@@ -44,8 +61,12 @@ def explain_tasks(
     A failure may be reported with the next result, or at the end. A task whose search was cut short by a failure of the
     model counts as failed, so that it can be retried. When the model cannot be reached, the tasks in progress fail and
     the next task tries again. An unexpected exception (a bug in a method, out of memory) fails the task if it was the
-    only one in progress; otherwise all tasks in progress are lost.
+    only one in progress; otherwise all tasks in progress are lost. Where all boxes are explained, images come one after
+    the other.
     """
+    if job.every_box:
+        yield from _explain_every_box(tasks, classifier, job)
+        return
     waiting = _TaskImages(tasks)
     while not waiting.is_finished:
         in_progress = waiting.in_progress = {}
@@ -117,6 +138,45 @@ class _TaskImages:
         return found
 
 
+def _explain_every_box(tasks: Iterable[BatchTask], classifier: Classifier, job: BatchJob) -> Iterator[TaskResult]:
+    """Explain all boxes of the images of tasks; they share the model's answers. See `explain_tasks`."""
+    waiting = _TaskImages(tasks)
+    for index, image in enumerate(waiting.images()):
+        yield from waiting.take_unreadable()
+        started = waiting.in_progress.pop(index)
+        try:
+            result = _explain_boxes(started, image, classifier, job)
+        except BecausalError as error:
+            result = _make_failure(started, error)
+        except Exception as error:  # as in `explain_tasks`
+            result = TaskFailed(started.task.id, _describe_unexpected(error), started.sha256)
+        yield result
+    yield from waiting.take_unreadable()
+
+
+def _explain_boxes(started: _StartedTask, image: InputImage, classifier: Classifier, job: BatchJob) -> TaskDone | TaskFailed:
+    """The results of all boxes of an image; a failure if the model fails, or if no box can be explained."""
+    task, results, first_error = started.task, [], None
+    for number, answer in explain_boxes(image, classifier, request=job.request):
+        if isinstance(answer, Explanation) and answer.stopped_by == "interrupt":
+            raise KeyboardInterrupt  # as in `explain_tasks`
+        if isinstance(answer, Failure):
+            failed = _make_failure(started, answer.error)
+            if failed.is_model:
+                return failed
+            first_error = first_error or failed
+            row = dict.fromkeys(RESULTS) | {"sha256": started.sha256, "box": number}
+            results.append(RowResult(row, {ERROR_FILE: failed.reason.encode()}, failed.reason))
+        elif (failure := find_failure(answer)) is not None:
+            return _make_failure(started, AnswerError(failure))
+        else:
+            row = make_row(answer, task.item, job.categories, number)
+            results.append(RowResult(row, answer.files(render=job.render)))
+    if first_error is not None and all(result.error is not None for result in results):
+        return first_error
+    return TaskDone(task.id, tuple(results), started.stamp, classifier.info.notes)
+
+
 def _make_result(
     started: _StartedTask, answer: Explanation | Failure, notes: tuple[str, ...], job: BatchJob
 ) -> TaskDone | TaskFailed:
@@ -126,7 +186,7 @@ def _make_result(
         return _make_failure(started, AnswerError(failure))
     task = started.task
     row = make_row(answer, task.item, job.categories)
-    return TaskDone(task.id, row, answer.files(render=job.render), started.stamp, notes)
+    return TaskDone(task.id, (RowResult(row, answer.files(render=job.render)),), started.stamp, notes)
 
 
 def _make_failure(started: _StartedTask, error: BecausalError) -> TaskFailed:

@@ -6,7 +6,7 @@ See `user_code` for the constants that describe the function.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
@@ -39,33 +39,17 @@ from becausal.models.user_code import (
 Predict = Callable[[NDArray[Any]], Any]
 
 
-@final
-class PythonClassifier:
-    """A function, called with batches.
+class FunctionModel:
+    """What a function as a classifier and one as a detector have in common.
 
-    What its output means is detected with the first image, unless it is stated; until then `info.output` may change.
-    `info.names` grows when a function that returns names returns a new one; its id follows from the name alone.
-    keeps_channel_axis: whether arrays with one channel keep the channel axis; it is dropped otherwise, since arrays
-    without one have it only inside this package. clues: what helps to understand the output.
+    `info.names` grows when the function returns a name that is not among the labels; its id follows from the name alone.
     """
 
-    def __init__(
-        self,
-        function: Predict,
-        info: ModelInfo,
-        settings: ModelSettings,
-        *,
-        keeps_channel_axis: bool = False,
-        clues: OutputClues | None = None,
-    ) -> None:
+    def __init__(self, function: Predict, info: ModelInfo, settings: ModelSettings) -> None:
         self._function = function
         self._info = info
-        self._returns = settings.returns
         self._ids = {name: i for i, name in reversed(list(enumerate(settings.labels or ())))}  # the first of equal names
         self._names: dict[int, str] = {}
-        self._decoder: OutputDecoder | None = None
-        self._clues = clues
-        self._keeps_channel_axis = keeps_channel_axis
         self._batch_size = settings.loading.batch_size or 32
         self._lock = threading.RLock()
         prepare = settings.normalisation.apply if settings.normalisation is not None else np.asarray
@@ -73,7 +57,7 @@ class PythonClassifier:
         self._composer = Composer(prepare, reuses_buffer=False)
 
     def __repr__(self) -> str:
-        return f"<PythonClassifier {self.info}>"
+        return f"<{type(self).__name__} {self.info}>"
 
     @property
     def info(self) -> ModelInfo:
@@ -87,6 +71,47 @@ class PythonClassifier:
     def fixed_sizes(self) -> tuple[int, ...]:
         return ()
 
+    def batches(self, pixels: Pixels) -> Iterator[NDArray[Any]]:
+        """Images as batches that the function can be called with."""
+        for start in range(0, len(pixels), self._batch_size):
+            yield self._composer.batch(pixels[start : start + self._batch_size])
+
+    def find_id(self, name: str) -> int:
+        """A label's id: its place among the given labels, or that of its name."""
+        if name not in self._ids:
+            number = name_id(name, size=3 if self._info.output == "boxes" else 6)
+            if self._names.setdefault(number, name) != name:
+                raise AnswerError(
+                    f"the names {name!r} and {self._names[number]!r} get the same id: list all names as labels"
+                )
+            self._ids[name] = number
+        return self._ids[name]
+
+
+@final
+class PythonClassifier(FunctionModel):
+    """A function, called with batches.
+
+    What its output means is detected with the first image, unless it is stated; until then `info.output` may change.
+    keeps_channel_axis: whether arrays with one channel keep the channel axis; it is dropped otherwise, since arrays
+    without one have it only inside this package. clues: what helps to understand the output.
+    """
+
+    def __init__(
+        self,
+        function: Predict,
+        info: ModelInfo,
+        settings: ModelSettings,
+        *,
+        keeps_channel_axis: bool = False,
+        clues: OutputClues | None = None,
+    ) -> None:
+        super().__init__(function, info, settings)
+        self._returns = settings.returns
+        self._decoder: OutputDecoder | None = None
+        self._clues = clues
+        self._keeps_channel_axis = keeps_channel_axis
+
     def stage(self, view: Pixels, background: Pixels) -> StagedArrays:
         self.detect_output(np.stack([view, background, view[::-1], np.full_like(view, view.min())]))
         return self._composer.stage(view, background)
@@ -96,8 +121,7 @@ class PythonClassifier:
 
     def classify(self, pixels: Pixels) -> NDArray[Any]:
         self.detect_output(np.concatenate([pixels[:2], pixels[:1, ::-1]]))
-        starts = range(0, len(pixels), self._batch_size)
-        return np.concatenate([self._scores(self._composer.batch(pixels[i : i + self._batch_size])) for i in starts])
+        return np.concatenate([self._scores(batch) for batch in self.batches(pixels)])
 
     def detect_output(self, probe: Pixels) -> None:
         """Detect, once, what the function's output means, from its output for a few images."""
@@ -135,12 +159,7 @@ class PythonClassifier:
     def _as_id(self, item: Any) -> int:
         """A label's id: its place among the given labels, or that of its name."""
         name = item.decode("utf-8", "replace") if isinstance(item, bytes) else item
-        if not isinstance(name, str):
-            return int(name)
-        if name not in self._ids:
-            self._ids[str(name)] = name_id(name)
-            self._names[name_id(name)] = str(name)
-        return self._ids[name]
+        return self.find_id(str(name)) if isinstance(name, str) else int(name)
 
 
 def _is_like_boxes(item: Any) -> bool:

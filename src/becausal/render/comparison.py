@@ -10,6 +10,7 @@ import numpy as np
 from becausal.core.comparison import Comparison, Row
 from becausal.core.explanation import ExplanationRecord
 from becausal.render.figures import INK, SOFT, new_figure, png_bytes, printable
+from becausal.render.limits import name_failure
 from becausal.render.painting import Painted, dilate, paint_explanation, paint_image, paint_map
 from becausal.render.sheets import Sheet, enlarge, lay_out
 from becausal.render.signals import draw_curve, draw_map
@@ -85,7 +86,7 @@ def describe_shortfall(row: Row) -> str:
     found = row.explanation
     if found is None:
         return ""
-    reasons = {"budget": "out of budget", "interrupt": "interrupted", "failure": "the model failed"}
+    reasons = {"budget": "out of budget", "interrupt": "interrupted", "failure": name_failure(found)}
     words = [] if found.stopped_by == "finished" else [reasons.get(found.stopped_by, found.stopped_by)]
     if row.is_coarser:
         grain = found.checks.minimal_grain

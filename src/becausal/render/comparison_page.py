@@ -19,7 +19,7 @@ from becausal.render.comparison import (
 from becausal.render.pages import data_uri, render_page
 from becausal.render.painting import as_png, colour_stops, paint_explanation, paint_image, paint_map
 from becausal.render.sheets import lay_out
-from becausal.render.wording import as_text, describe_purpose, describe_target, question
+from becausal.render.wording import as_text, describe_box, describe_purpose, describe_target, question
 
 MEANINGS = {
     "size": "share of the view in the explanation: the set found by the method itself (causal), else the shortest prefix "
@@ -123,7 +123,9 @@ def _paint_cards(comparison: Comparison) -> list[dict[str, Any]]:
     images = [paint_image(sheet)]
     if comparison.truth is not None:
         images.append(paint_ground_truth(comparison, sheet))
-    cards = [{"title": "Image", "text": describe_image(comparison), "alt": f"Image labelled {comparison.first.label}"}]
+    label, box = comparison.first.label, describe_box(comparison.first)
+    alt = f"Image with the box of {label} {box}" if box else f"Image labelled {label}"
+    cards = [{"title": "Image", "text": describe_image(comparison), "alt": alt}]
     painted = [(sheet, images)]
     for row in comparison.rows:
         if row.explanation is not None:

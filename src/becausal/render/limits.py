@@ -8,9 +8,17 @@ def describe_stop(explanation: ExplanationRecord) -> str:
     reason = {
         "budget": _describe_limit(explanation),
         "interrupt": "The search was interrupted.",
-        "failure": "The model failed before the search finished.",
+        "failure": f"{(what := name_failure(explanation))[0].upper()}{what[1:]} before the search finished.",
     }.get(explanation.stopped_by)
     return f"{reason} This is the best explanation found so far; a smaller one may exist." if reason else ""
+
+
+def name_failure(explanation: ExplanationRecord) -> str:
+    """What ended a search that failed, in a few words. The last note has the reason."""
+    reason = explanation.notes[-1] if explanation.notes else ""
+    if reason.startswith("the background function "):
+        return "the background function failed"
+    return "a background could not be read" if reason.startswith("the background ") else "the model failed"
 
 
 def _describe_limit(explanation: ExplanationRecord) -> str:

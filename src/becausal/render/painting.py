@@ -1,5 +1,6 @@
 """Sheets painted as RGB pixels: the image, the map over it, the explanation with its levels as contour lines."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from math import ceil
@@ -157,18 +158,22 @@ def _outline(painted: NDArray[np.float64], sheet: Sheet) -> NDArray[np.float64]:
 
 
 def _draw_box(painted: NDArray[np.float64], sheet: Sheet) -> NDArray[np.float64]:
-    """A dashed line along the box of a detector, where there is one, on a dark one."""
-    if sheet.box is None:
-        return painted
+    """The box of a detector, where there is one."""
+    if sheet.box is not None:
+        draw_box(painted, [side * sheet.scale for side in sheet.box])
+    return painted
+
+
+def draw_box(painted: NDArray[np.float64], box: Sequence[float], width: int | None = None) -> None:
+    """A dashed line along a box, (left, top, right, bottom) in pixels of the drawing, on a dark line. width: in pixels."""
     h, w = painted.shape[:2]
-    width = ceil(max(h, w) / 300)
-    left, top, right, bottom = (round(side * sheet.scale) for side in sheet.box)
+    width = width or ceil(max(h, w) / 300)
+    left, top, right, bottom = (round(side) for side in box)
     rows, columns = np.arange(h)[:, None], np.arange(w)[None, :]
     inside = (rows >= top) & (rows < bottom) & (columns >= left) & (columns < right)
     line = inside & dilate(~inside | _border(inside.shape), width)
     _blend(painted, dilate(line, max(1, width // 2)), _DARK, 0.7)
     _blend(painted, line & ((rows + columns) // (6 * width) % 2 == 0), rgb_of(BOX_COLOUR), 0.95)
-    return painted
 
 
 def _border(shape: tuple[int, ...]) -> NDArray[np.bool_]:

@@ -7,11 +7,10 @@ from numpy.typing import NDArray
 
 from becausal.core.explanation import ExplanationRecord
 from becausal.render.pages import data_uri
-from becausal.render.painting import LUMA, colour_of, dilate, line_of, rgb_of
+from becausal.render.painting import BOX_COLOUR, LUMA, colour_of, dilate, draw_box, line_of, rgb_of
 from becausal.render.sheets import lay_out
 
 SIDE = 144  # pixels, the longer side
-_BOX = np.array([255.0, 176.0, 0.0])
 
 
 def make_thumbnail(explanation: ExplanationRecord, inside: NDArray[np.bool_] | None = None) -> str:
@@ -19,7 +18,8 @@ def make_thumbnail(explanation: ExplanationRecord, inside: NDArray[np.bool_] | N
 
     Empty for a signal.
 
-    inside: (h, w) over the view, the area of the object's boxes, outlined in amber.
+    inside: (h, w) over the view, the area of the object's boxes, outlined in amber. The explained box of a detector is
+    dashed.
     """
     if explanation.visible.ndim == 1:
         return ""
@@ -42,7 +42,11 @@ def make_thumbnail(explanation: ExplanationRecord, inside: NDArray[np.bool_] | N
         painted[label & dilate(~label, 1)] = rgb_of(line_of(0, len(sheet.inner) + 1).colour)
     if inside is not None and inside.shape == sheet.visible.shape:
         boxes = _resize_mask(inside, size)
-        painted[boxes & dilate(~boxes, 1)] = _BOX
+        painted[boxes & dilate(~boxes, 1)] = rgb_of(BOX_COLOUR)
+    if sheet.box is not None:
+        left, top, right, bottom = sheet.box
+        box = [left * size[0] / w, top * size[1] / h, right * size[0] / w, bottom * size[1] / h]
+        draw_box(painted, box, width=2)  # JPEG blurs the colour of thinner lines
     buffer = BytesIO()
     Image.fromarray(np.clip(np.rint(painted), 0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=82)
     return data_uri(buffer.getvalue(), "image/jpeg")

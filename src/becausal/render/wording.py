@@ -60,8 +60,8 @@ def format_label(explanation: ExplanationRecord) -> str:
 
 
 def format_count(number: int, noun: str) -> str:
-    """1 piece, 2 pieces, 1,555 pixels."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    """1 piece, 2 pieces, 1,555 pixels, 3 boxes."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}{'es' if noun.endswith('x') else 's'}"
 
 
 def unit_name(found: CheckedSet) -> str:
@@ -189,11 +189,13 @@ def describe_pieces(found: CheckedSet) -> str:
 
 
 def describe_box(explanation: ExplanationRecord) -> str:
-    """Where the explained box of a detector is, in pixels of the image: at 34,50 to 120,80 (left,top to right,bottom)."""
-    if explanation.target.box is None:
-        return ""
-    left, top, right, bottom = explanation.frame.box_to_original(explanation.target.box)
-    return f"at {left:.0f},{top:.0f} to {right:.0f},{bottom:.0f}"
+    """Where the explained box of a detector is, see `describe_corners`; empty for a classifier."""
+    return "" if (box := explanation.target.box) is None else describe_corners(explanation.frame.box_to_original(box))
+
+
+def describe_corners(box: tuple[float, float, float, float]) -> str:
+    """Where a box is, in pixels of the image: at 34,50 to 120,80 (left,top to right,bottom)."""
+    return f"at {box[0]:.0f},{box[1]:.0f} to {box[2]:.0f},{box[3]:.0f}"
 
 
 def describe_purpose(level: Level, explanation: ExplanationRecord) -> str:

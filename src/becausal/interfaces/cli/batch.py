@@ -133,6 +133,7 @@ def batch(
     retry: Retry = 0,
     render: Render = False,
     rebuild: Rebuild = False,
+    every_box: options.EveryBox = False,
     as_json: options.AsJson = False,
     placement: PlacementOptions,
     request: options.RequestOptions,
@@ -150,12 +151,17 @@ def batch(
     - `becausal batch photos/ --model net.onnx --preprocess imagenet --out run --workers 4`
     - `becausal batch scenes/scenes.json --model bundled --out run --max-calls 500`
     - `becausal batch list.txt --model torchvision:resnet50 --device cuda --ray auto --gpus-per-worker 1 --out run`
+    - `becausal batch streets/ --model detect:yolo.onnx --all --out run`
     """
     if limit is not None and limit < 1:
         raise OptionError(f"--limit must be at least 1, not {limit}")
     if retry < 0:
         raise OptionError(f"--retry must be 0 or more, not {retry}")
-    job = make_job(model, request, loading, placement, render=render)
+    if every_box:
+        options.check_every_box(request)
+        if placement.width not in (None, 1):
+            raise OptionError("--width is for single boxes: with --all, the boxes of an image come one after the other")
+    job = make_job(model, request, loading, placement, render=render, every_box=every_box)
     summary = start_run(images, job, out, placement, limit=limit, retry=retry, rebuild=rebuild, quiet=as_json)
     if as_json:
         write_json({"run": str(out), **summary.record()})
@@ -167,12 +173,21 @@ def batch(
         raise typer.Exit(SOME_FAILED)
 
 
-def make_job(model: str, request: Request, loading: Loading, placement: Placement, *, render: bool = False) -> "BatchJob":
+def make_job(
+    model: str,
+    request: Request,
+    loading: Loading,
+    placement: Placement,
+    *,
+    render: bool = False,
+    every_box: bool = False,
+) -> "BatchJob":
     """Make the job of a run in the current folder."""
     from becausal.batch.records import BatchJob
 
     loading = replace(loading, threads=loading.threads or placement.threads)
-    return BatchJob(model=model, loading=loading, request=request, folder=str(Path.cwd()), render=render)
+    folder = str(Path.cwd())
+    return BatchJob(model=model, loading=loading, request=request, folder=folder, render=render, every_box=every_box)
 
 
 def start_run(
@@ -203,7 +218,8 @@ def start_run(
         counts, reasons = store.count(limit), store.reasons(limit)
         was_stopped = is_stopping and counts["waiting"] > 0
         seconds = time.monotonic() - started
-        return BatchSummary(store.count(), counts, reasons, tuple(store.notes), limit, seconds, was_stopped)
+        notes, boxes = tuple(store.notes), store.count_boxes()
+        return BatchSummary(store.count(), counts, reasons, notes, limit, seconds, was_stopped, boxes)
 
 
 def run_images(
@@ -241,6 +257,7 @@ class BatchSummary:
         limit: Number of images of this start, None for all.
         seconds: Duration of this start.
         was_stopped: Whether it was interrupted before all images were tried.
+        boxes: Number of boxes that were explained; None where one of each image is.
     """
 
     total: dict[str, int]
@@ -250,12 +267,14 @@ class BatchSummary:
     limit: int | None
     seconds: float
     was_stopped: bool = False
+    boxes: int | None = None
 
     def record(self) -> dict[str, Any]:
         """The summary as JSON can hold it."""
         return {
             **self.counts,
             "images": sum(self.total.values()),
+            **({} if self.boxes is None else {"boxes": self.boxes}),
             "limit": self.limit,
             "notes": list(self.notes),
             "seconds": round(self.seconds, 1),
@@ -268,10 +287,12 @@ def print_batch(out: Path, summary: BatchSummary) -> None:
     from rich.text import Text
 
     from becausal.batch.progress import describe_completion, format_duration
+    from becausal.render.wording import format_count
 
     counts, total, reasons = summary.counts, summary.total, summary.reasons
     facts: list[tuple[str, str | Text]] = [("note", Text(one_line(note), "not dim yellow")) for note in summary.notes]
-    facts.append(("explained", f"{total['done']:,} of {sum(total.values()):,}"))
+    boxes = "" if summary.boxes is None else f" images, {format_count(summary.boxes, 'box')}"
+    facts.append(("explained", f"{total['done']:,} of {sum(total.values()):,}{boxes}"))
     if counts["failed"]:
         facts.append(("failed", f"{counts['failed']:,}"))
         facts += [("", f"{count:,} x {reason}") for reason, count in reasons[:5]]

@@ -29,10 +29,7 @@ def explain(
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="DIR", help="Folder to write to; each image gets its own folder in it.")
     ] = options.DEFAULT_OUT,
-    every_box: Annotated[
-        bool,
-        typer.Option("--all", help="Object detectors: explain every box that is found.", rich_help_panel=options.TARGET),
-    ] = False,
+    every_box: options.EveryBox = False,
     as_json: options.AsJson = False,
     request: options.RequestOptions,
     loading: options.LoadingOptions,
@@ -55,8 +52,8 @@ def explain(
     """
     check_images(images)
     check_writable(out)
-    if every_box and request.box is not None:
-        raise OptionError("--all explains every box: leave out --box")
+    if every_box:
+        options.check_every_box(request)
     results = ResultWriter(choose_folders(images, out), as_json=as_json)
     search = explain_every_box if every_box else explain_images
     entries = search(open_model(model, loading), request, results)

@@ -34,6 +34,15 @@ SPEC_HELP = (
 Model = Annotated[str, typer.Option("--model", "-m", metavar="SPEC", help=SPEC_HELP, rich_help_panel=MODEL)]
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder to write to.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else.")]
+EveryBox = Annotated[
+    bool, typer.Option("--all", help="Object detectors: explain every box that is found.", rich_help_panel=TARGET)
+]
+
+
+def check_every_box(request: Request) -> None:
+    """Raise OptionError where --all and --box are given."""
+    if request.box is not None:
+        raise OptionError("--all explains every box: leave out --box")
 
 
 @dataclass(frozen=True)

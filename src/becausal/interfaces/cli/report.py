@@ -114,8 +114,11 @@ def warn_unreadable(*runs: "BatchRun") -> int:
 
 def print_overview(overview: "Overview", path: Path) -> None:
     """Print how many images were explained, and where the page is."""
+    from becausal.render.wording import format_count
+
     facts = [("note", note) for note in overview.notes]
-    facts.append(("explained", f"{overview.counts['done']:,} of {overview.total:,}"))
+    boxes = f" images, {format_count(overview.explained, 'box')}" if overview.unit == "box" else ""
+    facts.append(("explained", f"{overview.counts['done']:,} of {overview.total:,}{boxes}"))
     if overview.counts["waiting"]:
         facts.append(("incomplete", overview.completion))
     if overview.counts["failed"]:
@@ -135,9 +138,9 @@ def export(
 ) -> None:
     """Export a run to one file for other tools.
 
-    csv and parquet: all columns of the index, one row per image. coco: one annotation per explanation, with a
-    run-length encoded mask on the original image, the label and the confidence. Explanations that cannot be read are left
-    out, with a warning and exit status 3.
+    csv and parquet: all columns of the index, one row per image, or per box. coco: one annotation per explanation, with a
+    run-length encoded mask on the original image, the label, the confidence and the explained box of an object detector.
+    Explanations that cannot be read are left out, with a warning and exit status 3.
 
     **Examples**
 
@@ -163,7 +166,7 @@ def diff(
 ) -> None:
     """Compare two runs on the same images, e.g. of two models or with different options.
 
-    Images are matched by path, otherwise by content.
+    Images are matched by path, otherwise by content; boxes of an object detector by their overlap.
 
     **Examples**
 
@@ -188,10 +191,11 @@ def diff(
 
 def print_difference(difference: "RunDifference", out: Path | None) -> None:
     """Print what changed between two runs, and the images whose label changed."""
-    from becausal.render.wording import format_share
+    from becausal.render.wording import format_count, format_share
 
     console = open_console()
-    console.print(f"{difference.names[0]} → {difference.names[1]}: {len(difference.pairs):,} images explained in both")
+    shared = format_count(len(difference.pairs), difference.unit)
+    console.print(f"{difference.names[0]} → {difference.names[1]}: {shared} explained in both")
     facts = [("differs", change) for change in difference.changes]
     facts.append(("other label", f"{difference.relabelled:,}"))
     if difference.overlaps.middle is not None:

@@ -17,7 +17,9 @@ from becausal.interfaces.web.limits import Limits
 from becausal.interfaces.web.predictions import (
     TopLabels,
     draw_detections,
+    find_boxes,
     find_witness,
+    name_boxes,
     predict_top_labels,
     view_pixels,
 )
@@ -115,8 +117,9 @@ class Page:
             if upload is not None:
                 image = decode_image(upload, self.limits)
                 check_image_size(image, classifier, self.limits)
-                top_labels = predict_top_labels(image, classifier)
-                preview = draw_detections(image, classifier) or make_preview(image)
+                boxes = find_boxes(image, classifier)
+                top_labels = predict_top_labels(image, classifier) if boxes is None else name_boxes(boxes)
+                preview = make_preview(image) if boxes is None else draw_detections(image, boxes)
                 side = max(view_pixels(image, classifier).shape[:2])
         except BecausalError as failure:
             error, upload = str(failure), session.upload

@@ -1,13 +1,13 @@
 """Model evaluations for the page outside of a search: top labels, the slider along the ranking, proof for a pixel."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.api import detect
+from becausal.api import DetectedBox, detect
 from becausal.api.explanation import Explanation
-from becausal.core.boxes import read_boxes
 from becausal.core.checks import Level
 from becausal.core.contracts import Classifier, Pixels, Visible
 from becausal.core.explanation import Why
@@ -80,23 +80,30 @@ def view_pixels(image: InputImage, classifier: Classifier) -> Pixels:
 
 def predict_top_labels(image: InputImage, classifier: Classifier, count: int = 5) -> TopLabels:
     """The top labels for the unmasked view, or the boxes that a detector finds in it."""
+    boxes = find_boxes(image, classifier)
+    if boxes is not None:
+        return name_boxes(boxes)
     view = view_pixels(image, classifier)
     scores = Engine(classifier).evaluate(view, view, np.ones((1, *view.shape[:-1]), bool))[0]
     info = classifier.info
-    if scores.ndim == 2:
-        found = enumerate(read_boxes(scores, info.threshold)[:MOST_BOXES], start=1)
-        return tuple((number, f"{number}: {info.name_of(one.label_id)}", one.score) for number, one in found)
     if scores.ndim == 0:
         return ((int(scores), info.name_of(int(scores)), float("nan")),)
     order = np.argsort(-scores, kind="stable")[:count]
     return tuple((int(i), info.name_of(int(i)), float(scores[i])) for i in order)
 
 
-def draw_detections(image: InputImage, classifier: Classifier) -> tuple[bytes, str] | None:
-    """The image with the numbered boxes that a detector finds, as content and media type; None for a classifier."""
-    if classifier.info.output != "boxes":
-        return None
-    boxes = detect(image, classifier)[:MOST_BOXES]
+def find_boxes(image: InputImage, classifier: Classifier) -> list[DetectedBox] | None:
+    """The boxes that a detector finds; None for a classifier."""
+    return detect(image, classifier)[:MOST_BOXES] if classifier.info.output == "boxes" else None
+
+
+def name_boxes(boxes: Sequence[DetectedBox]) -> TopLabels:
+    """Boxes as they can be chosen on the page."""
+    return tuple((one.number, f"{one.number}: {one.label}", one.score) for one in boxes)
+
+
+def draw_detections(image: InputImage, boxes: Sequence[DetectedBox]) -> tuple[bytes, str]:
+    """The image with numbered boxes, as content and media type."""
     return draw_boxes(image.pixels, [(one.box, str(one.number)) for one in boxes], scale=PREVIEW_SCALE), "image/png"
 
 

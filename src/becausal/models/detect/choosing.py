@@ -8,11 +8,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from becausal.core.errors import ModelError
-from becausal.models.detect.layouts import BoxLayout, BoxList, BoxReader, Outputs, SeparateTensors, YoloTensor, are_fractions
-from becausal.models.detect.names import BOXES, LABELS, SCORES, TENSORFLOW_BOXES, find_named, plain_name
+from becausal.models.detect.layouts import (
+    BoxLayout,
+    BoxList,
+    BoxReader,
+    DetrTensors,
+    Outputs,
+    SeparateTensors,
+    YoloTensor,
+    are_fractions,
+)
+from becausal.models.detect.names import (
+    BOXES,
+    LABELS,
+    QUERY_BOXES,
+    QUERY_LOGITS,
+    SCORES,
+    TENSORFLOW_BOXES,
+    find_named,
+    plain_name,
+)
 
 YOLO_THRESHOLD, OTHER_THRESHOLD = 0.25, 0.5  # default thresholds
-_EXPECTED = "boxes, scores and labels, or one output of a YOLO model, e.g. [N,84,8400], [N,25200,85] or [N,300,6]"
+_EXPECTED = (
+    "boxes, scores and labels, logits and pred_boxes of DETR, or one output of a YOLO model, e.g. [N,84,8400], "
+    "[N,25200,85] or [N,300,6]"
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +64,8 @@ def choose_reader(
         if output not in first:
             raise ModelError(f"the model has no output {output!r}; it has {', '.join(first)}")
         first = {output: first[output]}
+    if (detr := _choose_detr(probes, first, classes)) is not None:
+        return ChosenReader(BoxReader(detr[0], grid, is_fraction=True), OTHER_THRESHOLD, detr[1])
     layout, notes = _choose_separate(probes, first) or _choose_single(probes, first, classes) or (None, ())
     if layout is None:
         raise _describe_mismatch(first)
@@ -54,6 +77,28 @@ def choose_reader(
         notes += ("box coordinates are in 0..1: read as fractions of the image (detected)",)
     threshold = YOLO_THRESHOLD if isinstance(layout, (YoloTensor, BoxList)) else OTHER_THRESHOLD
     return ChosenReader(BoxReader(layout, grid, is_fraction), threshold, notes)
+
+
+def _choose_detr(
+    probes: Sequence[tuple[Outputs, int]], first: Outputs, classes: int | None
+) -> tuple[DetrTensors, tuple[str, ...]] | None:
+    """Logits and boxes of queries, by their names; None if there are none.
+
+    The number of class names tells whether the last logit is that of "no object". Without it, the probe images do: there is
+    no object in most queries.
+    """
+    logits, boxes = find_named(first, QUERY_LOGITS), find_named(first, QUERY_BOXES)
+    if logits is None or boxes is None or first[logits].ndim != 3 or first[boxes].shape != (*first[logits].shape[:2], 4):
+        return None
+    columns, reason = first[logits].shape[2], f"there are {classes} class names"
+    has_no_object = classes == columns - 1
+    if classes not in (columns - 1, columns):
+        best = np.concatenate([outputs[logits].argmax(axis=2).reshape(-1) for outputs, _ in probes])
+        has_no_object = bool((best == columns - 1).mean() > 0.5) and columns > 1
+        reason = f"detected: the last logit is {'' if has_no_object else 'not '}the highest in most queries; give --labels"
+    how = 'softmax, the last logit is "no object", as in DETR' if has_no_object else "sigmoid, as in RT-DETR"
+    note = f"the output {logits} is read as logits of {columns - has_no_object} classes: {how} ({reason})"
+    return DetrTensors(logits, boxes, columns - has_no_object, has_no_object), (note,)
 
 
 def _choose_separate(

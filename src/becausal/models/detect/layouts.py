@@ -1,4 +1,4 @@
-"""How boxes lie in a network's output: as three tensors, as one list of boxes, or as the raw output of a YOLO model.
+"""How boxes lie in a network's output: as three tensors, as one list of boxes, or raw, as those of YOLO and of DETR.
 
 A layout turns the outputs for n images, by name, into boxes (k, 4), scores (k,) and labels (k,) for each image; boxes are
 left, top, right, bottom, in the network's own units.
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from becausal.core.boxes import MAX_BOXES, Detections, pack_boxes
 from becausal.core.errors import AnswerError
 from becausal.models.detect.suppression import suppress
+from becausal.models.outputs import sigmoid, softmax
 
 LOWEST = 0.01  # boxes with lower scores are not looked at
 _MOST_CANDIDATES = 1000  # of one image, before non-maximum suppression
@@ -149,6 +150,44 @@ class YoloTensor:
         boxes, labels = _to_corners(table[:4, chosen]), by_class[:, chosen].argmax(axis=0)
         kept = suppress(boxes, labels, self.max_overlap)
         return boxes[kept], best[chosen][kept], labels[kept]
+
+
+@dataclass(frozen=True)
+class DetrTensors:
+    """Logits (n, queries, classes) and boxes (n, queries, 4): centre x, centre y, width, height in 0..1, as in DETR.
+
+    classes: without the class "no object". has_no_object: the last logit is that of "no object", and scores are a softmax,
+    one label for each query; else scores are sigmoids, and a query may have several labels.
+    """
+
+    logits: str
+    boxes: str
+    classes: int
+    has_no_object: bool
+    has_batch_axis: bool = True
+
+    def corners(self, outputs: Outputs, rows: int) -> NDArray[Any]:
+        boxes = check_rows(find_output(outputs, self.boxes), rows, self.boxes)
+        if boxes.ndim != 3 or boxes.shape[2] != 4:
+            raise AnswerError(f"the model returned {self.boxes} of shape {boxes.shape}; expected ({rows}, queries, 4)")
+        return np.stack([_to_corners(table.T) for table in boxes])
+
+    def read(self, outputs: Outputs, rows: int) -> Iterator[ImageBoxes]:
+        corners, logits = self.corners(outputs, rows), check_rows(find_output(outputs, self.logits), rows, self.logits)
+        expected = (*corners.shape[:2], self.classes + self.has_no_object)
+        if logits.shape != expected:
+            raise AnswerError(f"the model returned {self.logits} of shape {logits.shape}; expected {expected}")
+        if not np.isfinite(logits).all():
+            raise AnswerError(f"the model returned {self.logits} that are NaN or infinite")
+        return (self._read_image(table, boxes) for table, boxes in zip(logits.astype(np.float32), corners, strict=True))
+
+    def _read_image(self, logits: NDArray[np.float32], boxes: NDArray[Any]) -> ImageBoxes:
+        scores = softmax(logits)[:, :-1] if self.has_no_object else sigmoid(logits)
+        is_kept = scores >= LOWEST
+        if self.has_no_object:
+            is_kept &= np.arange(self.classes) == scores.argmax(axis=1)[:, None]
+        queries, labels = np.nonzero(is_kept)
+        return boxes[queries], scores[queries, labels], labels
 
 
 @dataclass(frozen=True)

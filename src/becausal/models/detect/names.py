@@ -6,6 +6,7 @@ from collections.abc import Iterable
 BOXES = ("boxes", "bboxes", "detection_boxes", "det_boxes", "dets")
 SCORES = ("scores", "detection_scores", "det_scores", "confidences")
 LABELS = ("labels", "detection_classes", "det_classes", "classes", "class_ids")
+QUERY_BOXES, QUERY_LOGITS = ("pred_boxes",), ("logits", "pred_logits")  # of DETR and its relatives
 TENSORFLOW_BOXES = "detection_boxes"  # top, left, bottom, right
 
 
@@ -22,4 +23,5 @@ def find_named(names: Iterable[str], wanted: tuple[str, ...]) -> str | None:
 def has_boxes(names: Iterable[str]) -> bool:
     """Whether outputs with these names are those of an object detector."""
     known = tuple(names)
-    return find_named(known, BOXES) is not None and find_named(known, SCORES + LABELS) is not None
+    is_detr = find_named(known, QUERY_BOXES) is not None and find_named(known, QUERY_LOGITS) is not None
+    return is_detr or (find_named(known, BOXES) is not None and find_named(known, SCORES + LABELS) is not None)

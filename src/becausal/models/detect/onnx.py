@@ -29,8 +29,10 @@ from becausal.models.onnx_arrays import INPUT_TYPES
 from becausal.models.onnx_file import find_input, open_session, read_tensors
 from becausal.models.outputs import make_probe_images
 from becausal.models.settings import ModelSettings
-from becausal.models.signature import ImageInput, read_image_input
+from becausal.models.signature import ImageInput, TensorInfo, read_image_input
 from becausal.models.user_code import file_sha256
+
+MASK = "pixel_mask"  # an input that says which pixels are not padding, in some exports of DETR: all of them
 
 
 def load(target: str, settings: ModelSettings, *, spec: str | None = None) -> ArrayClassifier:
@@ -41,12 +43,13 @@ def load(target: str, settings: ModelSettings, *, spec: str | None = None) -> Ar
     metadata = session.get_modelmeta().custom_metadata_map
     settings = settings.over(read_threshold(metadata))
     inputs, outputs = read_tensors(session.get_inputs()), read_tensors(session.get_outputs())
-    tensor = find_input(inputs, settings)
+    tensor = find_input(tuple(each for each in inputs if each.name != MASK), settings)
     image_input = read_image_input(tensor, settings.layout, types=INPUT_TYPES, axes=(3, 4), hint="`layout` in a TOML file")
     is_integer = image_input.dtype.kind in "iu"
     plan = plan_input(settings, image_input.channels, image_input.grid, is_integer=is_integer, is_yolo=is_like_yolo(outputs))
     composer = Composer(plan.normalisation.apply, layout=image_input.layout, dtype=image_input.dtype, is_incremental=True)
-    network = _Network(session, image_input, tuple(item.name for item in outputs if item.dtype is not None))
+    mask = next((each for each in inputs if each.name == MASK), None)
+    network = _Network(session, image_input, mask, tuple(item.name for item in outputs if item.dtype is not None))
     images = composer.batch(make_probe_images(plan.geometry.grid, plan.channels))
     found = read_metadata_labels(metadata)
     chosen = network.probe(images, plan.geometry.grid, settings, found, path)
@@ -77,11 +80,12 @@ def load(target: str, settings: ModelSettings, *, spec: str | None = None) -> Ar
 
 
 class _Network:
-    """A session that returns boxes; how its outputs are read is chosen by `probe`."""
+    """A session that returns boxes; how its outputs are read is chosen by `probe`. mask: the input `MASK`."""
 
-    def __init__(self, session: Any, image_input: ImageInput, outputs: tuple[str, ...]) -> None:
+    def __init__(self, session: Any, image_input: ImageInput, mask: TensorInfo | None, outputs: tuple[str, ...]) -> None:
         self._session = session
         self._input = image_input
+        self._mask = mask
         self._outputs = outputs
         self._chosen: ChosenReader | None = None
 
@@ -91,7 +95,12 @@ class _Network:
 
     def _run(self, batch: NDArray[Any]) -> Outputs:
         sent = batch if self._input.has_batch_axis else batch[0]
-        found = self._session.run(self._outputs, {self._input.tensor.name: sent})
+        feeds = {self._input.tensor.name: sent}
+        if self._mask is not None:
+            sides = (batch.shape[2:] if self._input.layout == "nchw" else batch.shape[1:3], self._mask.shape[1:])
+            shape = [own if own is not None else side for side, own in zip(*sides, strict=True)]
+            feeds[MASK] = np.ones((len(batch), *shape), self._mask.dtype)
+        found = self._session.run(self._outputs, feeds)
         return {name: np.asarray(values) for name, values in zip(self._outputs, found, strict=True)}
 
     def probe(

@@ -5,9 +5,7 @@ item per image: a dictionary with boxes, scores and labels, a tuple of these thr
 right, bottom in pixels. Labels are ids or names. Scores may be missing, they are then 1.
 """
 
-import threading
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -15,46 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from becausal.core.boxes import Detections, pack_boxes
-from becausal.core.contracts import Geometry, ModelInfo, Pixels, Visible, name_id
-from becausal.core.errors import AnswerError
-from becausal.models.compose import Composer, StagedArrays
+from becausal.core.contracts import Geometry, ModelInfo, Pixels, Visible
+from becausal.models.compose import StagedArrays
 from becausal.models.detect.answers import read_answers
 from becausal.models.detect.choosing import OTHER_THRESHOLD
 from becausal.models.detect.inputs import check_colour, choose_threshold, plan_any_size, refuse_returns
 from becausal.models.outputs import make_probe_images
+from becausal.models.python_function import FunctionModel, Predict
 from becausal.models.settings import ModelSettings
 from becausal.models.user_code import call, file_sha256, load_function, read_constants, split_target, stdout_to_stderr
 
 
 @final
-class PythonDetector:
-    """A function from images to boxes. `info.names` grows when it returns a name that is not among the labels."""
-
-    def __init__(self, function: Callable[[NDArray[Any]], Any], info: ModelInfo, settings: ModelSettings) -> None:
-        self._function = function
-        self._info = info
-        self._ids = {name: i for i, name in reversed(list(enumerate(settings.labels or ())))}  # the first of equal names
-        self._names: dict[int, str] = {}
-        self._batch_size = settings.loading.batch_size or 32
-        self._lock = threading.Lock()
-        prepare = settings.normalisation.apply if settings.normalisation is not None else np.asarray
-        # A new batch each time: the function may keep it, or write to it.
-        self._composer = Composer(prepare, reuses_buffer=False)
-
-    def __repr__(self) -> str:
-        return f"<PythonDetector {self.info}>"
-
-    @property
-    def info(self) -> ModelInfo:
-        return replace(self._info, names=dict(self._names))
-
-    @property
-    def batch_size(self) -> int:
-        return self._batch_size
-
-    @property
-    def fixed_sizes(self) -> tuple[int, ...]:
-        return ()
+class PythonDetector(FunctionModel):
+    """A function from images to boxes."""
 
     def stage(self, view: Pixels, background: Pixels) -> StagedArrays:
         check_colour(view)
@@ -64,26 +36,14 @@ class PythonDetector:
         return self._detect(self._composer.compose(staged, which, visible))
 
     def classify(self, pixels: Pixels) -> Detections:
-        starts = range(0, len(pixels), self._batch_size)
-        return np.concatenate([self._detect(self._composer.batch(pixels[i : i + self._batch_size])) for i in starts])
+        return np.concatenate([self._detect(batch) for batch in self.batches(pixels)])
 
     def _detect(self, batch: NDArray[Any]) -> Detections:
         rows = len(batch)
         with stdout_to_stderr():
             answer = self._function(batch)
         with self._lock:
-            return pack_boxes(read_answers(answer, rows, self._find_id))
-
-    def _find_id(self, name: str) -> int:
-        """A label's id: its place among the given labels, or that of its name."""
-        if name not in self._ids:
-            number = name_id(name, size=3)
-            if self._names.setdefault(number, name) != name:
-                raise AnswerError(
-                    f"the names {name!r} and {self._names[number]!r} get the same id: list all names as labels"
-                )
-            self._ids[name] = number
-        return self._ids[name]
+            return pack_boxes(read_answers(answer, rows, self.find_id))
 
 
 def load(target: str, settings: ModelSettings) -> PythonDetector:
@@ -98,7 +58,7 @@ def load(target: str, settings: ModelSettings) -> PythonDetector:
 
 
 def wrap(
-    function: Callable[[NDArray[Any]], Any],
+    function: Predict,
     settings: ModelSettings,
     own: ModelSettings | None = None,
     *,

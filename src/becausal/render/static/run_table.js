@@ -5,8 +5,7 @@
   if (!source) return;
   const data = JSON.parse(source.textContent);
   const at = Object.fromEntries(data.columns.map((name, i) => [name, i]));
-  const TEXT = new Set(['image', 'label']), PAGE = 50,
-    TITLES = { inside: 'on the object', alone: 'confidence alone', label_size: 'size for the label' };
+  const TEXT = new Set(['image', 'label', 'place']), PAGE = 50;
   const visible = data.columns.filter((name) => name !== 'error');
   const get = (id) => document.getElementById(id);
   const percent = (x) => x === 0 || x >= 0.0995 ? (100 * x).toFixed(0) : (100 * x).toPrecision(2);
@@ -55,9 +54,10 @@
     }
     if (name === 'inside' && value !== null && value < data.below) cell.classList.add('bad');
     if (name === 'image' && data.folder !== null && row[at.error] === null && row[at.label] !== null) {
-      const link = document.createElement('a'), id = String(row[at.id]).padStart(6, '0');
-      const shard = String(Math.floor(row[at.id] / 1000)).padStart(3, '0');
-      link.href = `${data.folder}/${shard}/${id}/report.html`;
+      const link = document.createElement('a'), number = Math.floor(row[at.id] / data.per_image);
+      const id = String(number).padStart(6, '0'), shard = String(Math.floor(number / 1000)).padStart(3, '0');
+      const box = data.per_image > 1 ? `/box-${row[at.id] % data.per_image + 1}` : '';
+      link.href = `${data.folder}/${shard}/${id}${box}/report.html`;
       link.textContent = value;
       cell.replaceChildren(link);
     }
@@ -77,7 +77,7 @@
     get('next').disabled = last >= found.length;
     for (const button of document.querySelectorAll('#rows thead button')) {
       const name = button.dataset.name;
-      button.textContent = (TITLES[name] ?? name) + (name === key ? (ascending ? ' ↑' : ' ↓') : '');
+      button.textContent = (data.titles[name] ?? name) + (name === key ? (ascending ? ' ↑' : ' ↓') : '');
       button.parentElement.ariaSort = name === key ? (ascending ? 'ascending' : 'descending') : 'none';
     }
   }
