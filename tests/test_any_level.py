@@ -1,7 +1,6 @@
 """The level "any": what is claimed of it is true, it is found again, and what stops the search leaves the other levels."""
 
 import json
-import re
 import shutil
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -340,7 +339,7 @@ def test_verifying_sees_a_model_that_has_changed():
     claim = any_claim(explained(), in_the_dark)
     assert not claim.holds
     assert claim.found != claim.stated
-    assert re.fullmatch(r"\d+ of 100", claim.found)
+    assert claim.found.endswith(f" of {explained().level.certificate.asked}")
 
 
 def test_verifying_needs_the_folder_and_sees_that_it_has_changed(rooms):
@@ -450,7 +449,7 @@ class Stage:
         return red_square(batch)
 
 
-@pytest.mark.parametrize("after", [0, 30, 200, 240, 280, 300])
+@pytest.mark.parametrize("after", [0, 30, 200, 215, 225])
 @pytest.mark.parametrize(
     ("error", "stopped_by"), [(KeyboardInterrupt(), "interrupt"), (RuntimeError("no memory"), "failure")]
 )

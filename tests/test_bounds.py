@@ -1,14 +1,15 @@
-"""Exact bounds of shares, compared with their definition in fractions, and their coverage by enumeration."""
+"""Bounds of shares, compared with their definition in fractions, and their coverage by enumeration."""
 
 from decimal import Decimal, localcontext
 from fractions import Fraction
-from math import comb
+from math import comb, log
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from becausal.core.intervals import MOST_CASES, allowed_failures, exact_interval, lower_bound
+from becausal.core.intervals import EXPECTED, MOST_CASES, anytime_bound, exact_interval, log_evidence, lower_bound
 
 CONFIDENCES = st.sampled_from([0.5, 0.8, 0.9, 0.95, 0.99, 0.999])
 
@@ -97,14 +98,52 @@ def test_no_true_share_is_exceeded_more_often_than_promised(total, confidence):
         assert missed <= 1 - confidence + 1e-12
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.integers(1, 60), st.sampled_from([0.5, 0.8, 0.9, 0.95, 0.99]), CONFIDENCES)
-def test_allowed_failures_are_the_most_that_pass(total, share, confidence):
-    allowed = allowed_failures(total, share, confidence)
-    passing = [f for f in range(total + 1) if lower_bound(total - f, total, confidence) >= share]
-    assert allowed == (max(passing) if passing else None)
+# Valid at any time
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9])
+@pytest.mark.parametrize("confidence", [0.8, 0.95])
+def test_a_bound_for_all_times_is_exceeded_no_more_often_than_promised_even_if_one_looks_after_every_case(share, confidence):
+    """Exactly, for 120 cases: the probability of all sequences in which the bound was ever above the true share."""
+    for true in (0.3, 0.5, 0.7, 0.88, 0.9, 0.93, 0.99):
+        paths, wrong = {0: 1.0}, 0.0  # probability of each number of failures, as long as no bound was wrong
+        for total in range(1, 121):
+            following: dict[int, float] = {}
+            for failed, chance in paths.items():
+                following[failed] = following.get(failed, 0.0) + chance * true
+                following[failed + 1] = following.get(failed + 1, 0.0) + chance * (1 - true)
+            above = [f for f in following if log_evidence(total - f, f, share, true) >= -log(1 - confidence)]
+            wrong += sum(following.pop(f) for f in above if (total - f) / total > true)
+            paths = following
+        assert wrong <= 1 - confidence + 1e-12
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 300), st.integers(0, 40), st.sampled_from([0.5, 0.8, 0.9, 0.99]), CONFIDENCES)
+def test_the_bound_is_where_the_evidence_is_just_enough_and_below_that_for_one_look(kept, failed, share, confidence):
+    bound = anytime_bound(kept, failed, share, confidence)
+    if kept == 0:
+        assert bound == 0.0
+        return
+    assert 0.0 <= bound < kept / (kept + failed)
+    if bound > 0.01:  # below that, the evidence changes by more than this from one number to the next
+        assert log_evidence(kept, failed, share, bound) == pytest.approx(-log(1 - confidence), abs=1e-6)
+    assert bound <= lower_bound(kept, kept + failed, confidence) + 1e-9
+    assert anytime_bound(kept + 1, failed, share, confidence) >= bound
+
+
+def test_the_evidence_is_a_mean_of_likelihood_ratios():
+    """By numerical integration over the density, from the definition."""
+    kept, failed, share, against = 37, 2, 0.9, 0.85
+    a = 1 / (EXPECTED * (1 - share)) - 1
+    assert 1 - a / (a + 1) == pytest.approx(EXPECTED * (1 - share))  # the mean failure rate
+    p = (np.arange(200_000) + 0.5) / 200_000
+    mean = np.mean(a * p ** (a - 1) * p**kept * (1 - p) ** failed)
+    assert log_evidence(kept, failed, share, against) == pytest.approx(log(mean / (against**kept * (1 - against) ** failed)))
 
 
 def test_how_many_backgrounds_are_needed_for_nine_of_ten():
-    assert allowed_failures(28, 0.9) is None
-    assert [allowed_failures(n, 0.9) for n in (29, 45, 46, 100, 200)] == [0, 0, 1, 4, 12]
+    needed = [
+        next(n for n in range(1, 400) if anytime_bound(n - failed, failed, 0.9, 0.975) >= 0.9) for failed in (0, 1, 2, 5)
+    ]
+    assert needed == [44, 69, 91, 148]

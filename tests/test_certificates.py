@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from becausal.core.certificates import WAVE, Certificate, Tally, certify
+from becausal.core.certificates import WAVE, Certificate, Tally, certify, count_kept, is_hopeless, most_backgrounds
 from becausal.core.contracts import Answers, Stop
 from becausal.core.errors import OptionError
-from becausal.core.intervals import allowed_failures, exact_interval, lower_bound
+from becausal.core.intervals import anytime_bound, exact_interval
 from becausal.core.metrics import Transfer, transfer
 from becausal.core.problem import Problem
 from becausal.core.searches import Done, step
@@ -50,36 +50,47 @@ def run(search, failing=frozenset(), stop_after=None):
 
 
 def test_the_set_is_evaluated_on_each_background_once():
-    tally, asked = run(certify(VISIBLE, first=1000, count=100, allowed=4), failing={1003, 1099, 5})
+    tally, asked = run(count_kept(VISIBLE, first=1000, count=100), failing={1003, 1099, 5})
     assert asked == list(range(1000, 1100))
-    assert tally == Tally(first=1000, count=100, asked=100, failed=(1003, 1099))
+    assert tally == Tally(first=1000, asked=100, failed=(1003, 1099))
 
 
-def test_it_ends_once_too_many_have_failed():
-    tally, asked = run(certify(VISIBLE, first=0, count=100, allowed=1), failing={3, 40, 41})
-    assert asked == list(range(2 * WAVE))
-    assert tally == Tally(0, 100, 2 * WAVE, (3, 40, 41))
-    assert not tally.certificate(0.9, 0.95, FROM).holds
+def test_it_ends_as_soon_as_the_bound_is_high_enough():
+    tally, asked = run(certify(VISIBLE, first=1000, share=0.9, confidence=0.95))
+    assert asked == list(range(1000, 1000 + len(asked)))
+    assert anytime_bound(len(asked), 0, 0.9) >= 0.9 > anytime_bound(len(asked) - 1, 0, 0.9)
+    later, _ = run(certify(VISIBLE, first=1000, share=0.9, confidence=0.95), failing={1000})
+    assert later.asked > tally.asked
+
+
+def test_it_ends_once_it_is_hopeless():
+    tally, asked = run(certify(VISIBLE, first=0, share=0.9, confidence=0.95), failing=set(range(20)))
+    assert asked == list(range(WAVE))
+    assert tally == Tally(0, WAVE, tuple(range(20)))
+    assert is_hopeless(tally, 0.9)
+    assert [is_hopeless(Tally(0, n, (0, 1, 2)), 0.9) for n in (5, 29, 30, 100)] == [True, True, False, False]
+
+
+def test_it_ends_in_any_case():
+    """A tenth fails: nothing is ever shown, and for long nothing is hopeless."""
+    tally, asked = run(certify(VISIBLE, first=0, share=0.9, confidence=0.95), failing=set(range(14, 10_000, 16)))
+    assert tally.asked == len(asked) <= most_backgrounds(0.9) == 400
 
 
 def test_stopped_it_counts_the_answers_there_are():
-    tally, _ = run(certify(VISIBLE, first=0, count=100, allowed=4), failing={33}, stop_after=40)
-    assert tally == Tally(0, 100, 40, (33,))
-    certificate = tally.certificate(0.9, 0.95, FROM)
-    assert certificate.bound == lower_bound(39, 100)  # those not evaluated may all fail
-    assert not certificate.holds
-    tally, _ = run(certify(VISIBLE, first=0, count=100, allowed=4), stop_after=0)
-    assert tally.certificate(0.9, 0.95, FROM).bound == 0.0
+    tally, _ = run(certify(VISIBLE, first=0, share=0.9, confidence=0.95), failing={33}, stop_after=40)
+    assert tally == Tally(0, 40, (33,))
+    assert run(count_kept(VISIBLE, first=0, count=100), failing={33}, stop_after=40)[0] == tally
+    assert run(certify(VISIBLE, first=0, share=0.9, confidence=0.95), stop_after=0)[0] == Tally(0, 0, ())
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(1, 150), st.sets(st.integers(0, 149)), st.sampled_from([0.5, 0.8, 0.9]))
-def test_a_certificate_holds_exactly_where_at_most_the_allowed_number_fails(count, failing, share):
-    """The slow twin: evaluate all of them, then look at the bound."""
-    allowed = allowed_failures(count, share)
-    tally, _ = run(certify(VISIBLE, first=0, count=count, allowed=-1 if allowed is None else allowed), failing)
-    in_all = len([number for number in failing if number < count])
-    assert tally.certificate(share, 0.95, FROM).holds == (lower_bound(count - in_all, count) >= share)
+@given(st.sets(st.integers(0, 149)), st.sampled_from([0.5, 0.8, 0.9]))
+def test_what_is_certified_has_the_bound(failing, share):
+    tally, asked = run(certify(VISIBLE, first=0, share=share, confidence=0.95), failing)
+    assert tally.failed == tuple(number for number in asked if number in failing)
+    is_shown = anytime_bound(tally.kept, tally.failures, share) >= share
+    assert is_shown or is_hopeless(tally, share) or tally.asked == most_backgrounds(share)
 
 
 def test_transfer_is_the_share_of_held_out_backgrounds_with_its_interval():
@@ -106,16 +117,16 @@ def test_the_engine_evaluates_the_set_on_these_backgrounds():
     visible[0, 0] = True
     drawn = RandomBackgrounds(view, 3)
     problem = Problem(view, (view,), Target(0), sampler=drawn)
-    found = Engine(as_classifier(brightest)).run(problem, certify(visible, first=20, count=60, allowed=60)).result
+    found = Engine(as_classifier(brightest)).run(problem, count_kept(visible, first=20, count=60)).result
     mutants = np.stack([np.where(visible[..., None], view, drawn.draw(number)) for number in range(20, 80)])
     failed = tuple(20 + int(row) for row in np.flatnonzero(brightest(mutants).argmax(axis=1) != 0))
-    assert found == Tally(20, 60, 60, failed)
+    assert found == Tally(20, 60, failed)
     assert 0 < found.failures < 60
 
 
 # records
 
-GOOD = Tally(1000, 100, 100, (1042,)).certificate(0.9, 0.95, FROM)
+GOOD = Certificate(0.9, 100, 1, anytime_bound(99, 1, 0.9), 0.95, 1000, FROM)
 
 
 def test_a_record_goes_through_json():
@@ -168,9 +179,9 @@ def test_every_field_is_required(name):
 
 def test_a_certificate_in_words():
     assert describe_certificate(GOOD) == "holds on at least 90 % of backgrounds (99 of 100 evaluated, 95 % confidence)"
-    poor = Tally(0, 100, 100, tuple(range(15))).certificate(0.9, 0.975, FROM)
+    poor = Certificate(0.9, 100, 15, anytime_bound(85, 15, 0.9, 0.975), 0.975, 0, FROM)
     assert describe_certificate(poor) == (
-        "NOT shown to hold on at least 90 % of backgrounds (85 of 100 evaluated: at least 76.4 % with 97.5 % confidence)"
+        "NOT shown to hold on at least 90 % of backgrounds (85 of 100 evaluated: at least 68.4 % with 97.5 % confidence)"
     )
-    close = Certificate(0.9, 1000, 80, 0.8999, 0.95, 0, FROM)
+    close = Certificate(0.9, 1000, 60, 0.8999, 0.95, 0, FROM)
     assert "at least 89.9 % with" in describe_certificate(close)  # never rounded up to the share that was required

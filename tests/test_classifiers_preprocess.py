@@ -86,7 +86,7 @@ def test_raw_arrays_of_any_dimension_compose(grid, channels, dtype, seed):
 def test_a_composer_that_remembers_what_a_row_showed_makes_the_same_bits(layout, seed, is_written_to):
     composer = Composer(PRESETS["tf"].apply, layout=layout, dtype=np.dtype(np.float32), is_incremental=True)
     rng = np.random.default_rng(seed)
-    pairs = [(picture(seed + i), picture(seed + i + 500)) for i in range(2)]
+    pairs = [(picture(seed), picture(seed + 500)), (picture(seed + 1), np.full_like(picture(0), (128, 7, 90)))]
     staged = [composer.stage(*pair) for pair in pairs]
     for _ in range(6):
         count = int(rng.integers(1, 6))

@@ -464,6 +464,12 @@ def test_a_method_that_is_interrupted_leaves_one_level(is_label):
     assert all(claim.holds for claim in explanation.verify(classifier))
 
 
+def test_the_last_checks_of_all_levels_are_one_batch():
+    stages = []
+    explain(Weighted((18, 18), 5), seed=2, progress=lambda status: stages.append(status.stage))
+    assert stages.count("verify") == 2  # the checks, and the explanation once more
+
+
 # Several seeds
 
 
@@ -900,7 +906,9 @@ def test_effects_inside_and_beside_an_explanation_are_those_of_an_additive_model
         waves.append(np.asarray(state))
         confidence = (state * weights).sum(axis=(1, 2))
         state = step(search, Answers(np.ones(len(state), bool), np.zeros(len(state)), confidence, 0))
-    beside, inside = waves
+    (wave,) = waves  # both at once
+    beside, inside = np.split(wave, [len(balanced_halves(16, 40, rng))])
+    assert len(inside) == 12
     assert beside[:, explanation].all()
     assert inside[:, ~explanation].all()
     worth = np.bincount(survey.patch.ravel(), (weights * ~explanation).ravel())

@@ -7,14 +7,13 @@ import numpy as np
 from becausal.core.certificates import Certificate
 from becausal.core.checks import ANY, Level
 from becausal.core.contracts import Search
-from becausal.core.intervals import lower_bound
 from becausal.core.minimise import Minimal
 from becausal.core.pipeline import LAST_QUESTIONS, SearchResult, last_checks
 from becausal.core.problem import Problem
 from becausal.core.request import Request
 from becausal.core.searches import BudgetedRun
 from becausal.images.backgrounds import Backgrounds
-from becausal.methods.causal.any_background import CONFIDENCE, Held, find_any, fresh_count, part_confidence
+from becausal.methods.causal.any_background import CONFIDENCE, find_any
 
 RESERVE = 700  # calls that are kept for this level, of a limited number
 RESERVED_SHARE = 3  # at most one n-th of them
@@ -52,9 +51,14 @@ def add_any_level(
     held = yield from find_any(
         problem, result.visible, request.holds, confidence=result.confidence, run=run, limit=limit, rng=rng
     )
-    if held is None or (held.tally.asked < held.tally.count and held.tally.failures <= fresh_count(request.holds)[1]):
+    if held is None:
         return _with_note(result, f"the search ended before a set was found that keeps the label on {goal}")
-    certificate = _certificate(held, backgrounds, request.holds)
+    tally = held.tally
+    certificate = Certificate(
+        request.holds, tally.asked, tally.failures, held.bound(request.holds), CONFIDENCE, tally.first, backgrounds.record()
+    )
+    if not certificate.holds and run.stopped_by is not None:
+        return _with_note(result, f"the search ended before a set was found that keeps the label on {goal}")
     if held.visible.all():
         return _with_note(result, f"no set smaller than the whole view was found that keeps the label on {goal}")
     if not certificate.holds:
@@ -66,13 +70,6 @@ def add_any_level(
     run.stage = "verify"
     checks = yield from last_checks(Minimal(held.visible, None))
     return replace(result, levels=(*result.levels, Level(held.visible, checks, ANY, 0.0, certificate)))
-
-
-def _certificate(held: Held, backgrounds: Backgrounds, share: float) -> Certificate:
-    """What was shown of a set; its bound is right however many sets were tried before it."""
-    tally = held.tally
-    bound = lower_bound(tally.asked - tally.failures, tally.count, part_confidence())
-    return replace(tally.certificate(share, CONFIDENCE, backgrounds.record()), bound=bound)
 
 
 def _with_note(result: SearchResult, note: str) -> SearchResult:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from becausal.core.certificates import Certificate, certify
+from becausal.core.certificates import Certificate, count_kept
 from becausal.core.checks import Claim, Level, check, compare
 from becausal.core.errors import InputError, ModelError
 from becausal.core.explanation import ExplanationRecord
-from becausal.core.intervals import lower_bound
+from becausal.core.intervals import anytime_bound
 from becausal.core.problem import Problem
 from becausal.engine.engine import Engine
 from becausal.images.backgrounds import Backgrounds, BackgroundSpec, make_backgrounds
@@ -79,11 +79,10 @@ def _certify_again(engine: Engine, problem: Problem, level: Level, stated: Certi
         sampler = _same_backgrounds(problem, engine, stated.backgrounds, spec)
     except InputError as error:
         return Claim("any background", text, str(error), False)
-    search = certify(level.visible, first=stated.first, count=stated.asked, allowed=stated.asked)
+    search = count_kept(level.visible, first=stated.first, count=stated.asked)
     tally = engine.run(replace(problem, sampler=sampler), search).result
-    kept = tally.asked - tally.failures
-    holds = tally.asked > 0 and lower_bound(kept, tally.asked, stated.confidence) >= stated.share
-    return Claim("any background", text, f"{kept:,} of {tally.asked:,}", holds)
+    holds = anytime_bound(tally.kept, tally.failures, stated.share, stated.confidence) >= stated.share
+    return Claim("any background", text, f"{tally.kept:,} of {tally.asked:,}", holds)
 
 
 def _same_backgrounds(

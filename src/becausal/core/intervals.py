@@ -1,6 +1,5 @@
-"""Confidence intervals of shares: Wilson's, and the exact ones of Clopper and Pearson."""
+"""Confidence intervals of shares: Wilson's, the exact ones of Clopper and Pearson, and a bound that is valid at any time."""
 
-from bisect import bisect_left
 from functools import lru_cache
 from math import exp, lgamma, log, log1p, sqrt
 from statistics import NormalDist
@@ -9,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_CASES = 10_000  # up to here the exact bounds are accurate to 1e-9
+EXPECTED = 0.3  # of the permitted failures; a set that is offered for a certificate should fail more rarely than it may
 _STEP = 1e-15  # of the bisection; below it, numbers next to 1 have nothing between them
 
 
@@ -73,15 +73,48 @@ def exact_interval(count: int, total: int, confidence: float = 0.95) -> tuple[fl
     return lower_bound(count, total, each), 1.0 - lower_bound(total - count, total, each)
 
 
-def allowed_failures(total: int, share: float, confidence: float = 0.95) -> int | None:
-    """The most failures among `total` cases with which the lower bound of the others is still at least `share`.
+def log_evidence(kept: int, failed: int, share: float, against: float) -> float:
+    """The logarithm of how much better the counts fit shares that are likely above `share` than the share `against`.
 
-    None where even no failure is too few: more cases are needed.
+    It is a mixture likelihood ratio: the likelihood of the counts, averaged over shares p with the density a p^(a - 1), is
+    divided by their likelihood for `against`. The mean failure rate of that density is EXPECTED of what `share` permits. If
+    `against` is the true share, the ratio is a martingale with mean 1: the probability that it ever reaches x is at most
+    1 / x (Ville, 1939), however often one looks at it.
+
+    Args:
+        kept: Number of cases that kept the label.
+        failed: Number of the others.
+        share: What is hoped for is above it; above 0 and below 1.
+        against: Above 0 and below 1.
     """
-    first_too_many = bisect_left(
-        range(total + 1), True, key=lambda failures: lower_bound(total - failures, total, confidence) < share
-    )
-    return first_too_many - 1 if first_too_many else None
+    a = 1 / (EXPECTED * (1 - share)) - 1
+    mixture = lgamma(a + kept) + lgamma(failed + 1.0) - lgamma(a + kept + failed + 1.0) + log(a)
+    return mixture - kept * log(against) - failed * log1p(-against)
+
+
+def anytime_bound(kept: int, failed: int, share: float, confidence: float = 0.95) -> float:
+    """A lower bound of a share that is right whenever the counting ended, e.g. as soon as the bound was high enough.
+
+    It is the smallest share against which the evidence is too weak. With probability `confidence`, at least, the bound is
+    below the true share after every case. It is tightest for shares somewhat above `share`.
+
+    Args:
+        kept: Number of cases that kept the label.
+        failed: Number of the others.
+        share: Share that the bound is meant to reach, above 0 and below 1.
+        confidence: How often the bound is right at all times, at least; above 0 and below 1.
+
+    Returns:
+        The bound; exactly 0 for no case. It is rounded downwards, by less than 1e-9.
+    """
+    if kept == 0:
+        return 0.0
+    enough = -log(1 - confidence)
+    low, high = 0.0, kept / (kept + failed)
+    while high - low > _STEP:
+        middle = (low + high) / 2
+        low, high = (middle, high) if log_evidence(kept, failed, share, middle) >= enough else (low, middle)
+    return low
 
 
 @lru_cache(maxsize=8)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.certificates import certify
+from becausal.core.certificates import count_kept
 from becausal.core.contracts import Saliency, Search, Visible
 from becausal.core.extract import prefix, ranking
 from becausal.core.intervals import exact_interval
@@ -79,10 +79,9 @@ def transfer(visible: Visible, *, first: int, count: int, confidence: float = 0.
 
     The backgrounds must be held out: drawn neither by the search nor for a certificate of this set.
     """
-    tally = yield from certify(visible, first=first, count=count, allowed=count)
-    kept = tally.asked - tally.failures
-    low, high = exact_interval(kept, tally.asked, confidence) if tally.asked else (0.0, 1.0)
-    return Transfer(kept, tally.asked, low, high)
+    tally = yield from count_kept(visible, first=first, count=count)
+    low, high = exact_interval(tally.kept, tally.asked, confidence) if tally.asked else (0.0, 1.0)
+    return Transfer(tally.kept, tally.asked, low, high)
 
 
 def area_under(curve: NDArray[np.float64]) -> float:

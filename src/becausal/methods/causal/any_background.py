@@ -4,8 +4,8 @@
 2. The search starts from the best patches, together with the explanation, and removes parts in a chain of rounds. The
    candidates of a round are evaluated on the hardest backgrounds of a panel. The best one must hold on the whole panel.
 3. Before the smaller cells are tried, the panel is replaced by the hardest of many backgrounds.
-4. The set is evaluated on fresh backgrounds. Where too many fail, these join the panel. The search goes back to the smallest
-   set on its way that holds on the panel, and on from there.
+4. The set is evaluated on fresh backgrounds until it has its certificate. Where too many fail, these join the panel. The
+   search goes back to the smallest set on its way that holds on the panel, and on from there.
 
 The panel asks for a share of the confidence, not for the label alone: so that the label is kept on other backgrounds, too.
 """
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from becausal.core.certificates import Tally, certify
 from becausal.core.contracts import Answers, Search, Stop, Visible, with_hints
-from becausal.core.intervals import allowed_failures
+from becausal.core.intervals import anytime_bound
 from becausal.core.patches import superpixels
 from becausal.core.problem import Problem
 from becausal.core.regions import default_grain
@@ -28,13 +28,13 @@ from becausal.methods.causal.survey import RIDGE, Survey, balanced_halves, fit_e
 from becausal.methods.causal.tuning import Tuning
 
 CONFIDENCE = 0.95  # of the certificate
-TRIES = 5  # sets that are evaluated on fresh backgrounds, at most; each has its part of the permitted error
-FRESH = 100  # backgrounds of a certificate; more where its share demands it
+TRIES = 5  # sets that are evaluated on fresh backgrounds, at most
+FRESH = 100  # calls that are kept for a certificate, of a limited number
 PANEL = 12  # backgrounds that every set on the way has to hold on
 SCREENED = 48  # backgrounds of which these are the hardest
 HARDEST = 2  # of the panel, on which candidates are compared
 WAVE = 4  # backgrounds of the panel that are evaluated at a time
-KEPT = 0.3  # share of the confidence that is kept on the panel
+KEPT = 0.1  # share of the confidence that is kept on the panel
 STARTS = (0.25, 0.5, 0.75)  # shares of the patches that the search may start from
 LEAST = 4.0  # cells of a part
 SHARE = 0.15  # of the cells that a part has at first, after the larger cells
@@ -44,10 +44,15 @@ MOST_MARGIN = 8.0  # nats; more says no more
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """The last set that was evaluated on fresh backgrounds, (*grid,), and how often it kept the label there."""
+    """The last set that was evaluated on fresh backgrounds, (*grid,), how often it kept the label, and the confidence."""
 
     visible: Visible
     tally: Tally
+    confidence: float
+
+    def bound(self, share: float) -> float:
+        """Lower bound of the share of all backgrounds on which it keeps the label; `share` is what was required."""
+        return anytime_bound(self.tally.kept, self.tally.failures, share, self.confidence)
 
 
 class Panel:
@@ -200,37 +205,33 @@ def find_any(
     """
     search, held = AnySearch(problem, inner, rng), None
     floor = 0.0 if np.isnan(confidence) else KEPT * confidence
-    count, allowed = fresh_count(share)
     try:
         for attempt in range(TRIES):
             stage = search.go_on() if attempt else search.shrink()
             try:
-                yield from run.follow(keeping(stage, floor), limit=None if limit is None else limit - count)
+                yield from run.follow(keeping(stage, floor), limit=None if limit is None else limit - FRESH)
             except Stop as stop:
                 if stop.reason != "budget":
                     raise
-            fresh = certify(search.seen[-1], first=FIRST_FRESH + attempt * FRESH_STEP, count=count, allowed=allowed)
-            held = Held(search.seen[-1], (yield from run.follow(fresh, limit=limit)))
-            if held.tally.failures <= allowed:
+            first, visible = FIRST_FRESH + attempt * FRESH_STEP, search.seen[-1]
+            fresh = certify(visible, first=first, share=share, confidence=confidence_of(attempt))
+            held = Held(visible, (yield from run.follow(fresh, limit=limit)), confidence_of(attempt))
+            is_over = run.stopped_by not in (None, "budget") or (limit is not None and run.spent + FRESH > limit)
+            if is_over or held.bound(share) >= share:
                 break
-            failed = np.array(held.tally.failed[allowed:], np.intp)  # so many may fail
+            failed = np.array(held.tally.failed, np.intp)
             search.panel.add(failed, np.full(len(failed), -np.inf))
     except Stop:
         return None
     return held
 
 
-def fresh_count(share: float) -> tuple[int, int]:
-    """How many fresh backgrounds a certificate of this share needs, and on how many of them the label may be lost."""
-    count = FRESH
-    while (allowed := allowed_failures(count, share, part_confidence())) is None:
-        count *= 2
-    return count, allowed
+def confidence_of(attempt: int) -> float:
+    """The confidence that a certificate needs at the first, second, ... attempt, so that all attempts together have theirs.
 
-
-def part_confidence() -> float:
-    """The confidence that the certificate of one set needs, so that it holds for all that are tried."""
-    return 1 - (1 - CONFIDENCE) / TRIES
+    The first one has half of the permitted error, each further one half of what is left.
+    """
+    return 1 - (1 - CONFIDENCE) / 2.0 ** (attempt + 1)
 
 
 def _copies(visible: Visible, count: int) -> Visible:
