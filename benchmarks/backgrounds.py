@@ -90,7 +90,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--set", default="report", choices=("report", "tune"))
     parser.add_argument("--count", type=int, default=100, help="number of images, evenly spaced")
     parser.add_argument("--holds", type=float, default=0.9)
+    parser.add_argument("--arms", nargs="+", choices=("grey", "robust", "holds", "rise"), help="only these; default: all")
+    parser.add_argument(
+        "--part", type=int, nargs=2, default=(0, 1), metavar=("K", "N"), help="every n-th image from the k-th on"
+    )
     parser.add_argument("--draws", type=int, default=HELD_OUT_COUNT, help="held-out backgrounds of each family")
+    parser.add_argument("--own", type=int, help="held-out backgrounds of the distribution itself; default: as --draws")
     parser.add_argument("--out", type=Path, default=Path("backgrounds.csv"))
     return parser.parse_args()
 
@@ -98,7 +103,9 @@ def parse_arguments() -> argparse.Namespace:
 def run(options: argparse.Namespace, photos: list[Photobomb], model: Classifier) -> Iterator[dict[str, Any]]:
     """The rows of all images, arm by arm."""
     images = [replace(load_image(photo.pixels), name=photo.name) for photo in photos]
-    for request, levels in arms(options.holds).values():
+    for name, (request, levels) in arms(options.holds).items():
+        if options.arms and name not in options.arms:
+            continue
         for answer in becausal.explain_many(images, model, request=request):
             if isinstance(answer, becausal.Failure):
                 print(f"{answer.image}: {answer.error}", flush=True)
@@ -108,10 +115,10 @@ def run(options: argparse.Namespace, photos: list[Photobomb], model: Classifier)
                 sets["nothing"] = replace(answer.level, visible=np.zeros_like(answer.visible))
             for arm, level in sets.items():
                 common = {"model": Path(options.model).stem, "arm": arm, "image": answer.origin.image}
-                yield common | measure(answer, level, model, options.draws)
+                yield common | measure(answer, level, model, options.draws, options.own or options.draws)
 
 
-def measure(answer: becausal.Explanation, level: Level | None, model: Classifier, draws: int) -> dict[str, Any]:
+def measure(answer: becausal.Explanation, level: Level | None, model: Classifier, draws: int, own: int) -> dict[str, Any]:
     """The size of a set, what it cost, and the share of backgrounds of each family on which it keeps the label."""
     row: dict[str, Any] = {"calls": answer.calls, "found": int(level is not None), "size": "", "pieces": "", "bound": ""}
     row |= dict.fromkeys(("own", *FAMILIES), "")
@@ -122,7 +129,7 @@ def measure(answer: becausal.Explanation, level: Level | None, model: Classifier
     label = replace(answer.target, floor=0.0)
     for name, sampler in samplers.items():
         problem = Problem(answer.view, answer.backgrounds, label, sampler=sampler)
-        search = transfer(level.visible, first=HELD_OUT, count=1 if name == "mean" else draws)
+        search = transfer(level.visible, first=HELD_OUT, count={"mean": 1, "own": own}.get(name, draws))
         row[name] = Engine(model).run(problem, search).result.share
     bound = "" if level.certificate is None else level.certificate.bound
     return row | {"size": level.size, "pieces": level.pieces, "bound": bound}
@@ -133,17 +140,20 @@ def print_summary(rows: Iterable[dict[str, Any]]) -> None:
     groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         groups[row["model"], row["arm"]].append(row)
-    print("model | arm | images | found | mean calls | median size | own | flat | noise | mean | tiles | own >= 0.9")
+    print(
+        "model | arm | images | found | calls | median size | own | flat | noise | mean | tiles | own >= 0.9 | bound > own"
+    )
     for key, every in groups.items():
         own = [row for row in every if int(row["found"])]
         if not own:
             print(*key, len(every), 0, sep=" | ")
             continue
         shares = {name: np.array([float(row[name]) for row in own]) for name in ("own", *FAMILIES)}
+        bounds = np.array([float(row["bound"] or 0) for row in own])
         print(
             *key, len(every), len(own), f"{np.mean([float(row['calls']) for row in every]):.0f}",
             f"{np.median([float(row['size']) for row in own]):.2%}", *(f"{values.mean():.0%}" for values in shares.values()),
-            f"{(shares['own'] >= 0.9).mean():.0%}", sep=" | ",
+            f"{(shares['own'] >= 0.9).mean():.0%}", f"{(bounds > shares['own']).mean():.0%}", sep=" | ",
         )  # fmt: skip
 
 
@@ -156,7 +166,7 @@ def main() -> None:
     model = becausal.load_model(options.model, **extra)
     with options.out.open("w", newline="") as file:
         writer = None
-        for row in run(options, select(options, model), model):
+        for row in run(options, select(options, model)[options.part[0] :: options.part[1]], model):
             if writer is None:
                 writer = csv.DictWriter(file, list(row))
                 writer.writeheader()
