@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import combinations
 from math import inf
 
 import numpy as np
@@ -140,7 +141,7 @@ def settle(
     current = visible & ~always
     neighbours = _Neighbours(cell, always) if solid and cell.max() else None
     queue = _Queue(present(current, cell), importance, neighbours)
-    less = _Less(cell, always)
+    less = _Less(current, cell, always)
     group, row = 2, LEAST
     try:
         while len(order := queue.order(margin)):
@@ -157,7 +158,7 @@ def settle(
                 continue
             tried = order[:row]
             trials = less(current, _singles(tried))
-            answers = yield with_hints(trials, lookahead=partial(_next_singles, less, current, order[row:]))
+            answers = yield with_hints(trials, lookahead=partial(_next_singles, less, current, order, row))
             _learn(queue, tried, answers, margin)
             if not answers.holds.any():
                 row = min(2 * row, MOST)
@@ -202,16 +203,18 @@ class _Neighbours:
 
 
 class _Less:
-    """Takes cells out of a set of pixels.
+    """Takes cells out of a set of pixels and of its subsets.
 
-    cell: (*grid,) the number of each pixel's cell. always: pixels that are shown whatever is taken out.
+    visible: (*grid,) the set. cell: (*grid,) the number of each pixel's cell. always: pixels that are shown whatever is
+    taken out.
     """
 
-    def __init__(self, cell: NDArray[np.intp], always: Visible) -> None:
+    def __init__(self, visible: Visible, cell: NDArray[np.intp], always: Visible) -> None:
         self._always = always if always.any() else None
-        flat = cell.reshape(-1)
-        self._pixels = np.argsort(flat, kind="stable")  # cell by cell
-        self._starts = np.searchsorted(flat[self._pixels], np.arange(int(flat.max()) + 2)).tolist()
+        pixels = np.flatnonzero(visible)
+        number = cell.reshape(-1)[pixels]
+        self._pixels = pixels[np.argsort(number, kind="stable")]  # cell by cell
+        self._starts = np.concatenate([[0], np.cumsum(np.bincount(number))]).tolist()
 
     def __call__(self, visible: Visible, groups: Sequence[NDArray[np.intp]]) -> Visible:
         """The set, (*grid,), without each of these groups of cells, (groups, *grid)."""
@@ -226,9 +229,12 @@ def _singles(numbers: NDArray[np.intp]) -> list[NDArray[np.intp]]:
     return [numbers[i : i + 1] for i in range(len(numbers))]
 
 
-def _next_singles(less: _Less, current: Visible, order: NDArray[np.intp], count: int) -> Visible:
-    """What is asked next if every removal fails: the next cells, one by one."""
-    return less(current, _singles(order[:count]))
+def _next_singles(less: _Less, current: Visible, order: NDArray[np.intp], row: int, count: int) -> Visible:
+    """What is asked next: if no cell of the row can go, those after it; if some of a short row can, these together."""
+    guesses, tried = _singles(order[row : row + count]), order[:row].tolist()
+    if len(tried) <= LEAST:
+        guesses[2 * row : 2 * row] = [np.array(some) for size in TOGETHER for some in combinations(tried, size)]
+    return less(current, guesses[:count])
 
 
 def _next_groups(less: _Less, current: Visible, order: NDArray[np.intp], group: int, count: int) -> Visible:

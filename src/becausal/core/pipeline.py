@@ -1,6 +1,7 @@
 """The whole explanation as one search: a method's map, nested sufficient sets, minimal ones, their checks."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TypeVar
@@ -76,6 +77,9 @@ def run_pipeline(problem: Problem, explainer: Explainer, request: Request, run: 
     else:
         sets = yield from _extract_levels(problem, explainer, request, run, finding.saliency, last)
     run.stage = "verify"
+    if len(sets) > 1:
+        with suppress(Stop):  # what `last_checks` asks, of all levels in one wave
+            yield np.concatenate([[minimal.visible, ~minimal.visible] for minimal in sets])
     levels: list[Level] = []
     for share, floor, minimal in zip(shares, problem.floors or (0.0,), sets, strict=True):
         inner = levels[-1].visible if levels else None

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from becausal.core.contracts import Answers, Grid, Lookahead, Search, Stop, Visible, Wave, draws_of, with_hints
-from becausal.core.targets import with_floor
+from becausal.core.targets import holds_with_floor, with_floor
 
 T = TypeVar("T")
 
@@ -80,14 +80,15 @@ class BudgetedRun:
         self.spent = max(self.spent, answers.spent)
         if draws_of(wave) is not None:  # a set that holds on one background is not sufficient for that
             return
-        rows = np.flatnonzero(with_floor(answers, self.floor).holds)
-        if not len(rows):
+        rows = np.flatnonzero(holds_with_floor(answers, self.floor)).tolist()
+        if not rows:
             return
-        counts = [int(np.count_nonzero(wave[row])) for row in rows]  # faster than all at once
+        sets = np.asarray(wave)
+        counts = [int(np.count_nonzero(sets[row])) for row in rows]  # faster than all at once
         least = min(counts)
         if least < self.pixels:
             self.pixels = least
-            self.visible = np.array(wave[rows[counts.index(least)]])
+            self.visible = sets[rows[counts.index(least)]].copy()
 
     def follow(self, search: Search[T], *, limit: int | None = None) -> Search[T]:
         """The same search, watched, and stopped once `limit` calls are spent in all."""

@@ -110,10 +110,14 @@ def with_floor(answers: Answers, floor: float) -> Answers:
     """The same answers, judged by a target that also requires a confidence of at least `floor`."""
     if not floor > 0.0:
         return answers
-    ratio = _ratio(answers.confidence, np.float64(floor))
-    holds = answers.holds & (ratio >= 0.0)
-    margin = quantise_margin(np.minimum(answers.margin, ratio), holds)
+    holds = holds_with_floor(answers, floor)
+    margin = quantise_margin(np.minimum(answers.margin, _ratio(answers.confidence, np.float64(floor))), holds)
     return Answers(holds, margin, answers.confidence, answers.spent, answers.similarity)
+
+
+def holds_with_floor(answers: Answers, floor: float) -> NDArray[np.bool_]:
+    """Whether the target holds with a confidence of at least `floor`, (n,)."""
+    return answers.holds & (answers.confidence >= floor) if floor > 0.0 else answers.holds
 
 
 def _ratio(mine: NDArray[np.float64], rival: NDArray[np.float64] | np.float64) -> NDArray[np.float64]:

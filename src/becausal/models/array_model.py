@@ -48,7 +48,8 @@ class ArrayClassifier:
 
     @property
     def info(self) -> ModelInfo:
-        return replace(self._info, notes=(*self._info.notes, *self._report()))
+        further = self._report()
+        return replace(self._info, notes=(*self._info.notes, *further)) if further else self._info
 
     @property
     def batch_size(self) -> int:

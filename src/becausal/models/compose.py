@@ -6,7 +6,6 @@ only selects between two arrays. The result equals normalising the composed pixe
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +15,8 @@ from becausal.core.contracts import Pixels, Visible
 
 Layout = Literal["nchw", "nhwc"]
 
-PATCH_RATIO = 12  # a row is patched in place if at most one in this many pixels changes
+PATCH_RATIO = 12  # a row is patched in place if at most one in this many pixels changes,
+COMPARED = 8  # judged by one in this many lines of the image
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Composer:
         self._buffer: NDArray[Any] = np.empty(0, np.uint8)
         self.is_incremental = is_incremental and reuses_buffer
         self._row_pairs: list[StagedArrays | None] = []  # the pair in each row of the buffer, None if unknown,
-        self._row_masks: Visible = np.empty((0, 0), bool)  # and which of its pixels are visible, (rows, pixels)
+        self._row_masks: Visible = np.empty(0, bool)  # and which of its pixels are visible, (rows, *grid)
 
     def batch(self, pixels: Pixels) -> NDArray[Any]:
         """Whole images, (n, *grid, channels), as a batch for the model."""
@@ -75,8 +75,11 @@ class Composer:
     def stage(self, view: Pixels, background: Pixels) -> StagedArrays:
         """Normalise the two images, (*grid, channels), for composing."""
         pair = self.batch(np.stack([view, background]))
-        bits = pair.view(f"u{pair.itemsize}")
-        return StagedArrays(bits[1].copy(), bits[0] ^ bits[1], pair.dtype)
+        shown, masked = pair.view(f"u{pair.itemsize}")
+        first = masked[:, *[slice(1)] * (masked.ndim - 1)]
+        if self._layout == "nchw" and (masked == first).all():  # one colour: then there is less memory to read for each row
+            return StagedArrays(np.broadcast_to(first.copy(), masked.shape), shown ^ masked, pair.dtype)
+        return StagedArrays(masked.copy(), shown ^ masked, pair.dtype)
 
     def compose(self, staged: Sequence[StagedArrays], which: NDArray[np.intp], visible: Visible) -> NDArray[Any]:
         """A batch of masked images, one per row of `visible`, (n, *grid): row i from the pair `which[i]`."""
@@ -106,16 +109,13 @@ class Composer:
 
     def _update_row(self, i: int, out: NDArray[Any], staged: StagedArrays, visible: Visible, mask: NDArray[Any]) -> None:
         """Write one masked image to the buffer's row i, as a patch of the row's last image where that is faster."""
-        row_mask, flat = self._row_masks[i], visible.reshape(-1)
+        row_mask, some = self._row_masks[i], visible[::COMPARED]
         before, self._row_pairs[i] = self._row_pairs[i], None  # unknown until the row is written, in case of an interrupt
-        changed = row_mask != flat if before is staged else flat
-        if PATCH_RATIO * np.count_nonzero(changed) > flat.size:
-            self._write(out, staged, visible, mask)
+        if before is staged and PATCH_RATIO * np.count_nonzero(row_mask[::COMPARED] != some) <= some.size:
+            self._flip(out, staged.difference, np.flatnonzero(row_mask != visible))
         else:
-            if before is not staged:
-                out[...] = staged.background
-            self._flip(out, staged.difference, np.flatnonzero(changed))
-        row_mask[...] = flat
+            self._write(out, staged, visible, mask)
+        row_mask[...] = visible
         self._row_pairs[i] = staged
 
     def _flip(self, out: NDArray[Any], difference: NDArray[Any], pixels: NDArray[np.intp]) -> None:
@@ -134,6 +134,6 @@ class Composer:
         old = self._buffer
         if old.shape[1:] != shape[1:] or old.dtype != dtype or len(old) < shape[0]:
             self._buffer = np.empty(shape, dtype)
-            pixels = prod(shape[1:-1] if self._layout == "nhwc" else shape[2:])
-            self._row_pairs, self._row_masks = [None] * shape[0], np.empty((shape[0], pixels), bool)
+            grid = shape[1:-1] if self._layout == "nhwc" else shape[2:]
+            self._row_pairs, self._row_masks = [None] * shape[0], np.empty((shape[0], *grid), bool)
         return self._buffer[: shape[0]]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from becausal.core.contracts import Saliency, Search, Visible
 from becausal.core.regions import cells
+from becausal.core.searches import gather
 from becausal.methods.causal.survey import Survey, ask_halves, balanced_halves, fit_effects
 
 RIDGE = 3.0
@@ -46,21 +47,17 @@ def measure_effects(
         inside: Number of sets of its cells, with everything else visible.
         rng: For the sets.
     """
-    shown = balanced_halves(len(survey.contribution), context, rng)
-    answers = yield from ask_halves(survey.patch, shown, always=explanation)
-    beside = fit_effects(shown, answers.confidence, RIDGE)
-    return MapEffects(beside, (yield from _rank_inside(explanation, side, inside, rng)))
-
-
-def _rank_inside(explanation: Visible, side: int, samples: int, rng: np.random.Generator) -> Search[Saliency]:
-    """The place of each pixel of the explanation, (*grid,), by what masking its cell takes from the confidence."""
     _, place = np.unique(cells(explanation.shape, side)[explanation], return_inverse=True)
-    number = np.zeros(explanation.shape, np.intp)
-    number[explanation] = place.ravel()
-    area = np.bincount(place.ravel())
-    shown = balanced_halves(len(area), samples, rng)
-    answers = yield from ask_halves(number, shown, always=~explanation)
-    return np.where(explanation, _ranks(fit_effects(shown, answers.confidence, RIDGE) / area)[number], 0.0)
+    cell = np.zeros(explanation.shape, np.intp)
+    cell[explanation] = place
+    area = np.bincount(place)
+    patches, own = balanced_halves(len(survey.contribution), context, rng), balanced_halves(len(area), inside, rng)
+    with_patches, with_own = yield from gather(
+        [ask_halves(survey.patch, patches, always=explanation), ask_halves(cell, own, always=~explanation)]
+    )
+    beside = fit_effects(patches, with_patches.confidence, RIDGE)
+    taken = fit_effects(own, with_own.confidence, RIDGE) / area
+    return MapEffects(beside, np.where(explanation, _ranks(taken)[cell], 0.0))
 
 
 def rank_patches(survey: Survey, effects: MapEffects | None) -> NDArray[np.float64]:

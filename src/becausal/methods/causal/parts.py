@@ -77,10 +77,10 @@ class PartSampler:
         side = max(1, round(BLOCK * wanted ** (1 / self.cells.ndim)))
         parts = np.zeros((count, self.cells.size), bool)
         for part in parts:
-            block = np.zeros(1, np.intp)
-            for along, shift in zip(self.cells.shape, self.rng.integers(0, side, self.cells.ndim).tolist(), strict=True):
-                block = (block[:, None] * (along // side + 2) + (np.arange(along) + shift) // side).reshape(-1)
-            block = block[self._members]
+            block = np.zeros(len(self._members), np.intp)
+            shifts = self.rng.integers(0, side, self.cells.ndim).tolist()
+            for at, along, shift in zip(self._places, self.cells.shape, shifts, strict=True):
+                block = block * (along // side + 2) + (at + shift) // side
             sizes, weights = np.bincount(block), np.bincount(block, self._weights)
             order = np.flatnonzero(sizes)
             # Sorting by exponential times divided by weight is weighted sampling without replacement.
@@ -95,6 +95,11 @@ class PartSampler:
     def _members(self) -> NDArray[np.intp]:
         """Flat indices of the cells in the set."""
         return np.flatnonzero(self.cells)
+
+    @cached_property
+    def _places(self) -> tuple[NDArray[np.intp], ...]:
+        """Where the members lie along each axis."""
+        return np.unravel_index(self._members, self.cells.shape)
 
     @cached_property
     def _weights(self) -> NDArray[np.int64]:

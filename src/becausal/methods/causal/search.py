@@ -100,7 +100,8 @@ class Causal:
         index: CoalitionIndex,
     ) -> Search[Finding]:
         """Nested sets, one for each floor."""
-        levels, effects = LevelSearch(self.tuning, lattice, problem.floors, rng, index, self.effort), None
+        needed = index if survey is None else None  # the map of a survey makes no use of it
+        levels, effects = LevelSearch(self.tuning, lattice, problem.floors, rng, needed, self.effort), None
         try:
             yield from levels.run(survey)
             effects = yield from self._effects(problem, lattice, survey, levels.sets[-1], rng)
