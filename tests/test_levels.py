@@ -26,7 +26,7 @@ from becausal.core.request import SHARES
 from becausal.core.searches import BudgetedRun, Done, keeping, showing, step
 from becausal.core.targets import Target, quantise_margin, with_floor
 from becausal.methods import make_explainer
-from becausal.methods.causal.ordering import measure_effects, order_map
+from becausal.methods.causal.ordering import MapEffects, draw_map, measure_effects, order_map, rank_patches, rising_fit
 from becausal.methods.causal.survey import Survey, balanced_halves
 from becausal.testing import MaskClassifier
 
@@ -735,6 +735,49 @@ def test_the_map_orders_the_pixels_by_level_and_then_by_their_own_values(seed, g
         assert (values[i] == values[j]) == (keys[i] == keys[j])
     assert found.max() == 1
     assert found.min() > 0
+
+
+@given(st.lists(st.integers(-4, 4), min_size=1, max_size=9))
+def test_the_nearest_rising_values_are_those_of_the_max_min_formula(values):
+    """By definition: the highest, over all beginnings, of the lowest mean up to any end."""
+    count = len(values)
+    expected = [max(min(np.mean(values[a : b + 1]) for b in range(i, count)) for a in range(i + 1)) for i in range(count)]
+    assert rising_fit(np.array(values, float)) == pytest.approx(np.array(expected))
+
+
+@given(seeds, st.sampled_from([(12, 14), (40,), (5, 6, 5)]), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_a_map_shows_the_explanation_first_and_patches_by_what_they_add(seed, grid, is_measured):
+    rng = np.random.default_rng(seed)
+    patch = rng.integers(0, 6, grid)
+    patch.ravel()[:6] = range(6)
+    survey = Survey(patch, rng.normal(size=6))
+    inner = rng.random(grid) < 0.2
+    outer = inner | (rng.random(grid) < 0.2)
+    effects = MapEffects(rng.normal(size=6), np.where(outer, rng.random(grid), 0.0)) if is_measured else None
+    found = draw_map(survey, effects, (inner, outer))
+    ranks = rank_patches(survey, effects)[patch]
+    assert found.min() >= 0
+    assert found.max() <= 1
+    if outer.any():
+        assert found.max() == 1
+        assert found[outer].min() > found[~outer].max()
+    outside = [(ranks[place], found[place]) for place in zip(*np.nonzero(~outer), strict=True)]
+    for (one, high), (other, low) in combinations(sorted(outside), 2):
+        assert (one < other) == (high < low)  # the order of the patches
+    if is_measured:
+        assert np.array_equal(np.argsort(found[outer], kind="stable"), np.argsort(effects.inside[outer], kind="stable"))
+    elif inner.any() and (outer & ~inner).any():
+        assert found[inner].min() > found[outer & ~inner].max()
+
+
+def test_patches_that_add_nothing_are_dark_however_many_there_are():
+    patch = np.repeat(np.arange(20), 5)
+    contribution = np.full(20, -1.0)
+    contribution[7] = 1.0
+    found = draw_map(Survey(patch, contribution), None, ())
+    assert (found[patch == 7] == 1).all()
+    assert found[patch != 7].max() < 0.05
 
 
 # The survey's design

@@ -27,7 +27,7 @@ from becausal.methods.causal.chain import Chain
 from becausal.methods.causal.coalitions import CoalitionIndex
 from becausal.methods.causal.lattice import Cells, Lattice
 from becausal.methods.causal.levels import LevelSearch
-from becausal.methods.causal.ordering import MapEffects, measure_effects, order_map, rank_patches
+from becausal.methods.causal.ordering import MapEffects, draw_map, measure_effects, order_map
 from becausal.methods.causal.settling import Result, settle_within
 from becausal.methods.causal.survey import Survey, restrict, run_survey
 from becausal.methods.causal.tuning import Tuning
@@ -190,12 +190,7 @@ class Causal:
         levels: Sequence[Visible],
         effects: MapEffects | None = None,
     ) -> Saliency:
-        if survey is None:
-            return order_map(index.saliency, levels)
-        rest = rank_patches(survey, effects)[survey.patch]
-        if effects is None:
-            return order_map(rest, levels)
-        return order_map(np.where(levels[-1], effects.inside, rest), levels[-1:])
+        return order_map(index.saliency, levels) if survey is None else draw_map(survey, effects, levels)
 
     def _descend(
         self,
