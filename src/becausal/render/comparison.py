@@ -218,12 +218,10 @@ def _draw_method(card: _Card, row: Row) -> None:
         axes.text(0.04, 0.92, text, fontsize=7.5, color=SOFT, va="top", parse_math=False)
         return
     cells = format_row(row)
-    words = [describe_sizes(row.explanation), f"{cells['calls']} calls", f"{cells['seconds']} s"]
+    words = [describe_sizes(row.explanation), f"{cells['calls']} calls"]
     if row.overlap is not None:
         words.insert(1, f"{cells['overlap']} on the occluder")
-    if row.curves is not None:
-        words.insert(-2, f"ins. {row.curves.insertion_area:.2f}")
-    card.set_title(row.method, "  ·  ".join(words), flag=describe_shortfall(row))
+    card.set_title(row.method, " · ".join(words), flag=describe_shortfall(row))
     sheet = lay_out(clip_map(row.explanation))
     card.add_image(0, paint_map(sheet))
     card.add_image(1, paint_explanation(sheet))
