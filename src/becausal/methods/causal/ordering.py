@@ -91,13 +91,13 @@ def draw_map(survey: Survey, effects: MapEffects | None, levels: Sequence[Visibl
 def _heights(survey: Survey, effects: MapEffects | None) -> NDArray[np.float64]:
     """How much each patch adds per pixel, from 0 to 1 and rising with its rank."""
     area, ranks = np.bincount(survey.patch.ravel()), rank_patches(survey, effects)
-    gain = _positive(survey.contribution / area)
+    gain = _share_of_highest(survey.contribution / area)
     if effects is not None:
-        gain = gain + BESIDE * _positive(effects.beside / area)
+        gain = gain + BESIDE * _share_of_highest(effects.beside / area)
     order = np.argsort(ranks)
     heights = np.empty(len(ranks))
     heights[order] = rising_fit(gain[order])
-    return (1 - RANKED) * _positive(heights) + RANKED * ranks
+    return (1 - RANKED) * _share_of_highest(heights) + RANKED * ranks
 
 
 def rising_fit(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -112,8 +112,8 @@ def rising_fit(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.repeat([mean for mean, _ in blocks], [length for _, length in blocks])
 
 
-def _positive(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The values as shares of the highest one; 0 for those below 0."""
+def _share_of_highest(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Values divided by the highest one; 0 for those below 0."""
     return np.maximum(values, 0.0) / max(float(values.max()), 1e-12)
 
 
