@@ -28,7 +28,15 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "efficientnet": {"model": "torch:{models}/as_torch.py:build:efficientnet_lite0.onnx", "preprocess": "tf"},
 }
-BLACK_BOX = "causal,dc-causal,sbfl,rise,occlusion,lime,shap,greedy,phasewin,hsic,sobol,random,centre"  # without gradients
+#: About 500 model calls each: close to what `causal` takes.
+BLACK_BOX = (
+    "causal,dc-causal:partitions=5,sbfl:mutants=500,rise:masks=500,occlusion,lime:samples=500,shap:evaluations=500,"
+    "greedy:patches=22,phasewin,hsic:samples=500,sobol:designs=16"
+)
+GRADIENTS = "ig,gbp,deeplift,grad-cam,lrp,rap,extremal"
+ALL = f"{BLACK_BOX},{GRADIENTS},random,centre"
+#: The partitions, mutants, masks, samples and steps of the papers or of the authors' programs.
+PUBLISHED = "causal,dc-causal,sbfl,rise:masks=8000,lime,greedy,phasewin,hsic,sobol,extremal:steps=800"
 #: By name, which starts with the bench and the model: bench, model, and arguments of `run`.
 RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "exact-bundled": ("exact", "bundled", {"limit": 100}),
@@ -38,7 +46,7 @@ RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "fills-bundled": ("fills", "bundled", {"limit": 100}),
     "faithfulness-bundled": ("faithfulness", "bundled", {"limit": 100}),
     "sanity-bundled": ("sanity", "bundled", {"limit": 10}),
-    "photobombing-mobilenet": ("photobombing", "mobilenet", {"data": "photobombing", "limit": 100}),
+    "photobombing-mobilenet": ("photobombing", "mobilenet", {"data": "photobombing", "limit": 100, "methods": ALL}),
     "photobombing-mobilenet-black": (
         "photobombing",
         "mobilenet",
@@ -49,18 +57,28 @@ RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "mobilenet",
         {"data": "photobombing", "limit": 100, "request": Request(grain=4), "methods": BLACK_BOX},
     ),
-    "photobombing-squeezenet": ("photobombing", "squeezenet", {"data": "photobombing", "limit": 100}),
-    "photobombing-efficientnet": ("photobombing", "efficientnet", {"data": "photobombing", "limit": 100}),
-    "roaming-panda-mobilenet": ("roaming-panda", "mobilenet", {"data": "roaming-panda", "limit": 100}),
-    "roaming-panda-squeezenet": ("roaming-panda", "squeezenet", {"data": "roaming-panda", "limit": 100}),
-    "roaming-panda-efficientnet": ("roaming-panda", "efficientnet", {"data": "roaming-panda", "limit": 100}),
-    "occlusion-mobilenet": ("occlusion", "mobilenet", {"data": "imagenet-samples", "limit": 100}),
-    "occlusion-squeezenet": ("occlusion", "squeezenet", {"data": "imagenet-samples", "limit": 100}),
-    "occlusion-efficientnet": ("occlusion", "efficientnet", {"data": "imagenet-samples", "limit": 100}),
+    "photobombing-squeezenet": ("photobombing", "squeezenet", {"data": "photobombing", "limit": 100, "methods": ALL}),
+    "photobombing-efficientnet": ("photobombing", "efficientnet", {"data": "photobombing", "limit": 100, "methods": ALL}),
+    "photobombing-mobilenet-published": (
+        "photobombing",
+        "mobilenet",
+        {"data": "photobombing", "limit": 100, "methods": PUBLISHED},
+    ),
+    "photobombing-efficientnet-published": (
+        "photobombing",
+        "efficientnet",
+        {"data": "photobombing", "limit": 100, "methods": PUBLISHED},
+    ),
+    "roaming-panda-mobilenet": ("roaming-panda", "mobilenet", {"data": "roaming-panda", "limit": 100, "methods": ALL}),
+    "roaming-panda-squeezenet": ("roaming-panda", "squeezenet", {"data": "roaming-panda", "limit": 100, "methods": ALL}),
+    "roaming-panda-efficientnet": ("roaming-panda", "efficientnet", {"data": "roaming-panda", "limit": 100, "methods": ALL}),
+    "occlusion-mobilenet": ("occlusion", "mobilenet", {"data": "imagenet-samples", "limit": 100, "methods": ALL}),
+    "occlusion-squeezenet": ("occlusion", "squeezenet", {"data": "imagenet-samples", "limit": 100, "methods": ALL}),
+    "occlusion-efficientnet": ("occlusion", "efficientnet", {"data": "imagenet-samples", "limit": 100, "methods": ALL}),
     "fills-mobilenet": ("fills", "mobilenet", {"data": "photobombing", "limit": 100}),
     "misclassified-mobilenet": ("misclassified", "mobilenet", {"data": "photobombing", "limit": 200}),
     "convergence-mobilenet": ("convergence", "mobilenet", {"data": "photobombing", "limit": 20}),
-    "faithfulness-mobilenet": ("faithfulness", "mobilenet", {"data": "photobombing", "limit": 100}),
+    "faithfulness-mobilenet": ("faithfulness", "mobilenet", {"data": "photobombing", "limit": 30, "methods": ALL}),
 }
 
 

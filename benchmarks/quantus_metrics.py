@@ -79,7 +79,7 @@ class MapMaker:
     def __call__(self, model: Any, inputs: Any, targets: Any, **unused: Any) -> Any:
         weights = hashlib.blake2b()
         for tensor in model.state_dict().values():
-            weights.update(tensor.numpy().tobytes())
+            weights.update(tensor.cpu().numpy().tobytes())
         maps = []
         for image, label in zip(np.asarray(inputs, np.float32), np.asarray(targets).astype(int), strict=True):
             key = hashlib.blake2b(image.tobytes() + weights.digest() + bytes([label % 256, label // 256])).digest()
@@ -106,12 +106,18 @@ class MapMaker:
         return values / max(float(np.abs(values).max()), 1e-30)
 
 
+def to_input(pixels: Any, model: Any) -> Any:
+    """Pixels (n, h, w, channels) as the input of a module, on its device."""
+    values = torch.from_numpy(np.ascontiguousarray(np.moveaxis(pixels, -1, 1))).float()
+    return values.to(next(model.parameters()).device)
+
+
 def levels_map(model: Any, image: Any, label: int) -> Any:
     """The map of `becausal.explain`, for a normalised image (channels, h, w)."""
 
     def predict(pixels: Any) -> Any:
         with torch.no_grad():
-            return model(torch.from_numpy(np.ascontiguousarray(np.moveaxis(pixels, -1, 1)))).softmax(1).numpy()
+            return model(to_input(pixels, model)).softmax(1).cpu().numpy()
 
     view = np.moveaxis(image, 0, -1)
     target = keep_rank(predict(view[None])[0], label)
@@ -121,11 +127,8 @@ def levels_map(model: Any, image: Any, label: int) -> Any:
 def gradient_map(model: Any, image: Any, label: int, method: str) -> Any:
     """The map of a gradient method, which `explain_func` leaves to captum, for a normalised image (channels, h, w)."""
 
-    def to_input(pixels: Any) -> Any:
-        return torch.from_numpy(np.ascontiguousarray(np.moveaxis(pixels, -1, 1))).float()
-
     info = ModelInfo("module", "torch", None, None, None, "probabilities", "none")
-    classifier = NetworkClassifier(info, model.eval(), to_input, gives_probabilities=False)
+    classifier = NetworkClassifier(info, model.eval(), lambda pixels: to_input(pixels, model), gives_probabilities=False)
     view = np.moveaxis(image, 0, -1)
     problem = Problem(view, (np.zeros_like(view),), Target(label), model=classifier)
     search = make_explainer(method, None).search(problem, np.random.default_rng(0))
@@ -157,8 +160,12 @@ def load_images(options: argparse.Namespace) -> ImageSet:
     def normalise(pixels: Any) -> Any:
         return np.moveaxis(pixels.astype(np.float32) / 127.5 - 1, -1, 0)
 
+    def to_tensor(pixels: Any) -> Any:
+        return torch.from_numpy(normalise(pixels))[None].to(options.device)
+
+    model = model.to(options.device)
     with torch.no_grad():
-        correct = [p for p in found if int(model(torch.from_numpy(normalise(p.pixels))[None]).argmax()) == p.label_id]
+        correct = [p for p in found if int(model(to_tensor(p.pixels)).argmax()) == p.label_id]
     if not options.scenes:
         correct = choose(correct, reported=True)
         correct = [correct[i] for i in np.linspace(0, len(correct) - 1, options.photos).round().astype(int)]
@@ -198,6 +205,7 @@ def score(measure: Measure, images: ImageSet, maker: MapMaker, maps: Any, chosen
     found = metric(
         model=images.model, x_batch=images.x[chosen], y_batch=images.y[chosen], a_batch=maps[chosen], s_batch=truth,
         explain_func=maker, explain_func_kwargs={}, batch_size=len(chosen), channel_first=True,
+        device=next(images.model.parameters()).device,
     )  # fmt: skip
     if isinstance(found, dict):  # ROAD: by percentage; MPRT: by layer, the unchanged network first
         curves = [values for name, values in found.items() if name != "original"]
@@ -234,7 +242,7 @@ def score_method(options: argparse.Namespace, images: ImageSet, method: str, don
         return
     if (images.name, MAPS, method) not in done:
         yield MAPS, calls, images.names, float(np.mean(seconds))
-    classes = images.model(torch.from_numpy(images.x[:1])).shape[1]
+    classes = images.model(torch.from_numpy(images.x[:1]).to(options.device)).shape[1]
     for measure in measures(images.x.shape[-1], classes):
         explains_again = measure.scope == "few"
         missing = (measure.needs_truth and images.truth is None) or (explains_again and not options.few)
@@ -303,6 +311,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with photobombing_groundtruth.txt")
     parser.add_argument("--models", type=Path, help="folder with as_torch.py and mobilenet_v2.onnx")
     parser.add_argument("--few", type=int, default=0, help="images for metrics that explain again; 0: leave these out")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--maps", type=Path, default=Path("quantus-maps"), help="folder in which maps are kept")
     parser.add_argument("--out", type=Path, default=Path("quantus.csv"))

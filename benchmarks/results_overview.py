@@ -22,10 +22,10 @@ IMAGES = "images"
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A stored run: its name, its title, and what was found."""
+    """A stored run: its name, the name of its model, None for a variant of another run, and what was found."""
 
     name: str
-    title: str
+    title: str | None
     findings: Findings
 
     @property

@@ -21,6 +21,7 @@ from typing import Any
 
 from results_overview import StoredRun, draw_figure, figure_path, write_section
 
+from becausal.api import Request
 from becausal.bench import BENCHES, load_bench
 from becausal.bench.findings import Findings, Table, successful
 from becausal.bench.formatting import best_rows, format_cell, format_command
@@ -79,17 +80,20 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """The record of two runs of one benchmark that differ in their methods, and perhaps in the device, only."""
+    usual = Request().record()
 
     def fixed(about: dict[str, Any]) -> dict[str, Any]:
         free = ("methods", "device", "loading", "becausal", "data", "model_sha256")
         loading = {k: v for k, v in about["settings"]["loading"].items() if k != "device"}
-        return {k: v for k, v in about["settings"].items() if k not in free} | loading | {"n": about["pictures"]}
+        given = {k: v for k, v in about["settings"]["request"].items() if v != usual.get(k)}  # older runs lack some fields
+        settings = {k: v for k, v in about["settings"].items() if k not in free}
+        return settings | loading | {"request": given, "n": about["pictures"]}
 
     if fixed(old) != fixed(new):
         raise SystemExit("the stored run of this name has other settings")
     names = [name for name in old["settings"]["methods"] if name not in new["settings"]["methods"]]
     names = sorted(names + new["settings"]["methods"], key=lambda name: list(METHODS).index(name.split(":")[0]))
-    settings = old["settings"] | {"methods": names}
+    settings = new["settings"] | {"methods": names}
     kept = {name: why for name, why in old["failures"].items() if name not in new["settings"]["methods"]}
     return old | {"settings": settings, "command": format_command(settings), "failures": kept | new["failures"]}
 
@@ -105,14 +109,21 @@ def _without_folders(value: Any) -> Any:
 
 def read_runs(words: dict[str, Any]) -> list[tuple[Path, dict[str, Any], list[dict[str, Any]], StoredRun]]:
     """All stored runs: the file, the record, the rows, and what was found."""
-    runs = []
+    runs, order = [], [*words["short_titles"], ""]
     for path in sorted(KEPT.glob("bench-*.csv")):
         about, rows = json.loads(path.with_suffix(".json").read_text(encoding="utf-8")), read_table(path)
         name = path.stem.removeprefix("bench-")
+        model = name.removeprefix(f"{about['bench']}-")
         findings = load_bench(about["bench"]).summarise(rows)
-        short = words["short_titles"].get(name.removeprefix(f"{about['bench']}-"), name)
-        runs.append((path, about, rows, StoredRun(name, short, findings)))
-    return runs
+        run = StoredRun(name, words["short_titles"].get(model), findings)
+        place = order.index(model if run.title else "")
+        runs.append((place, name, (path, about, rows, run)))
+    return [stored for *_, stored in sorted(runs, key=lambda each: each[:2])]
+
+
+def for_overview(runs: list[Any], bench: str) -> list[StoredRun]:
+    """The runs of a benchmark that the overview shows: one for each model, without variants."""
+    return [run for _, record, _, run in runs if record["bench"] == bench and run.title]
 
 
 def write_pages() -> dict[Path, str]:
@@ -123,7 +134,7 @@ def write_pages() -> dict[Path, str]:
     for name in BENCHES:
         bench, own = load_bench(name), [each for each in runs if each[1]["bench"] == name]
         about = words["overview"].get(name, {})
-        overview.append(write_section(name, bench.question, bench.paper, [run for *_, run in own], about))
+        overview.append(write_section(name, bench.question, bench.paper, for_overview(runs, name), about))
         if not own:
             continue
         parts = [f"# Results: {name}\n\n{bench.question}\n\n*The paper:* {bench.paper}\n\n{words['details'].strip()}\n"]
@@ -146,7 +157,7 @@ def draw_figures() -> None:
     words = tomllib.loads(WORDS.read_text(encoding="utf-8"))
     runs = read_runs(words)
     for name in BENCHES:
-        own, about = [run for _, record, _, run in runs if record["bench"] == name], words["overview"].get(name, {})
+        own, about = for_overview(runs, name), words["overview"].get(name, {})
         if not own or not (measure := next(iter(about.get("measures", ())), None)):
             continue
         drawn = draw_figure(own, measure, about.get("published", {}))
