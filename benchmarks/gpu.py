@@ -208,11 +208,10 @@ def measure(name: str, classifier: Any, images: list[InputImage], options: argpa
     """All measurements of one network in one precision."""
     request = becausal.Request(max_calls=options.max_calls)
     start = time.perf_counter()
-    ahead = classifier.free_rows
     for _ in becausal.explain_many(images[:8], classifier, request=becausal.Request(max_calls=60)):
         pass
     warm = time.perf_counter() - start
-    print(f"{name:24s} ready after {warm:.1f} s; {ahead} rows cost as much as one", flush=True)
+    print(f"{name:24s} ready after {warm:.1f} s", flush=True)
     # Two more small runs for all batch sizes, and to start the worker processes.
     explain_all(images[:16], classifier, becausal.Request(max_calls=150), 0)
     explain_all(images[:64], classifier, becausal.Request(max_calls=330))
@@ -223,7 +222,6 @@ def measure(name: str, classifier: Any, images: list[InputImage], options: argpa
     one = measure_one(images[: options.singles], classifier, request)
     row: dict[str, Any] = {
         "network": name,
-        "ahead": ahead,
         "warm_up_seconds": warm,
         "bare": bare,
         "bare_best": best,
@@ -241,7 +239,7 @@ def measure(name: str, classifier: Any, images: list[InputImage], options: argpa
     print(
         f"{name:24s} bare {same:7.0f}/s, at best {best:.0f}/s  one image {row['one']['seconds_median'] * 1000:4.0f} ms "
         f"(worst {row['one']['seconds_worst'] * 1000:.0f}), {row['one']['calls_mean']:.0f} calls in "
-        f"{row['one']['batches_mean']:.0f} batches, {row['one']['ahead_mean']:.0f} ahead of {ahead}; warm-up {warm:.1f} s",
+        f"{row['one']['batches_mean']:.0f} batches, {row['one']['ahead_mean']:.0f} ahead; warm-up {warm:.1f} s",
         flush=True,
     )
     measure_many(row, classifier, images, one, options)

@@ -225,7 +225,6 @@ class Double:
     batch_size: int = 16
     fixed_sizes: tuple = ()
     depth: int = 2
-    free_rows: int = 0
     seen: list = field(default_factory=list)
 
     @property

@@ -83,7 +83,7 @@ def twin(model, problem, waves, limit):
 def test_searches_are_told_what_one_image_at_a_time_says(seed, batch_size, width, fills, kept, depth, limit):
     problems = [problem_of(view_of([seed, i]), fills=fills) for i in range(3)]
     waves = [list(random_waves([seed, i], GRID)) for i in range(3)]
-    model = Later(batch_size=64, depth=depth, free_rows=8)
+    model = Later(batch_size=64, depth=depth)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(draws_module, "MOST_KEPT", kept)
         work = [(problem, asks(*own)) for problem, own in zip(problems, waves, strict=True)]
@@ -146,7 +146,7 @@ def test_a_question_without_cache_is_evaluated_again_past_the_budget():
 
 
 def test_nothing_is_guessed_on_random_backgrounds():
-    model = Later(batch_size=16, free_rows=16)
+    model = Later(batch_size=16, fixed_sizes=(16,))
 
     def guess(count):
         raise AssertionError

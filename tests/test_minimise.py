@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from becausal.core.checks import Checks, check, compare, removals
-from becausal.core.contracts import Answers, Stop, Wave
-from becausal.core.minimise import LEAST, grains, minimise, present, settle
+from becausal.core.contracts import Answers, Stop
+from becausal.core.minimise import grains, minimise, present, settle
 from becausal.core.regions import cells
 from becausal.core.searches import Done, step
 
@@ -133,26 +133,6 @@ def test_settle_proves_each_removal_and_notes_its_harm(seed, place, kind):
     # Where the set's own margin was asked on the way, the harm is the loss of margin.
     if found.visible.tobytes() in rule.asked:
         np.testing.assert_allclose(found.cost[left], harm, atol=1e-9)
-
-
-@given(seeds, st.sampled_from(PLACES), kinds)
-@settings(max_examples=60, deadline=None)
-def test_cells_of_a_short_row_that_are_removed_together_were_guessed(seed, place, kind):
-    """With enough free rows, a device has evaluated them along with the single cells."""
-    grid, grain = place
-    rule = Rule(grid, seed, kind)
-    cell = cells(grid, grain)
-    search = settle(rule.start, cell, np.random.default_rng(seed).random(int(cell.max()) + 1))
-    state, before, guessed = step(search, None), 0, set()
-    while not isinstance(state, Done):
-        if not isinstance(state, Wave) and before <= LEAST:  # several together; single cells come with a lookahead
-            assert {row.tobytes() for row in state} <= guessed
-        before, guessed = len(state), set()
-        if isinstance(state, Wave):
-            guesses = state.lookahead(64)
-            assert len(state.lookahead(3)) <= 3
-            guessed = {row.tobytes() for row in guesses}
-        state = step(search, rule.answers(np.asarray(state)))
 
 
 @given(seeds, st.sampled_from(PLACES), kinds, st.integers(0, 60))

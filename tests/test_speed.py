@@ -50,7 +50,6 @@ class Later(Model):
     """The double as a device beside us: it says what it found when the batch is collected."""
 
     depth: int = 2
-    free_rows: int = 0
     pairs: set = field(default_factory=set)
 
     def submit(self, staged, which, packed, grid):
@@ -100,7 +99,7 @@ def test_outcomes_do_not_depend_on_how_many_batches_are_under_way(seed, batch_si
         done = Engine(model, batch_size=batch).run_many(items, max_calls=40, width=side_by_side)
         return sorted((told(o) for o in done), key=lambda o: o[0])
 
-    later = Later(batch_size=64, depth=depth, free_rows=8)
+    later = Later(batch_size=64, depth=depth, fixed_sizes=(8, 64))
     assert outcomes(later, batch_size, width) == outcomes(Model(batch_size=64), 64, 1)
 
 
@@ -141,7 +140,7 @@ def explained(model, seed, *, max_calls=None, width=1, fills=("black",), method=
 def test_guesses_change_no_explanation_and_no_count(seed, ahead, max_calls, width, fills, method):
     options = {"max_calls": max_calls, "fills": fills, "method": method}
     plain = explained(Model(needed=150.0, batch_size=64), seed, **options)
-    guessing = Later(needed=150.0, batch_size=64, free_rows=ahead)
+    guessing = Later(needed=150.0, batch_size=64, fixed_sizes=(ahead, 64))
     assert explained(guessing, seed, width=width, **options) == plain
 
 
@@ -154,15 +153,15 @@ def minimising(model, seed):
 @pytest.mark.parametrize("seed", range(3))
 def test_guesses_save_batches_and_are_counted_apart(seed):
     found, stats = minimising(Later(needed=150.0), seed)
-    model = Later(needed=150.0, free_rows=16)
+    model = Later(needed=150.0, batch_size=16, fixed_sizes=(16,))
     same, fewer = minimising(model, seed)
     assert same == found
     assert fewer.calls == stats.calls
     assert fewer.batches < stats.batches * 2 / 3
     assert stats.speculative == 0
     assert fewer.speculative > 0
-    assert len(model.rows) == fewer.calls + fewer.speculative  # nothing the model was shown goes uncounted
-    assert max(model.batches) <= 16
+    assert set(model.batches) == {16}
+    assert len(model.rows) == fewer.slots
     assert fewer.fill_rate == fewer.calls / fewer.slots < 1
 
 
@@ -171,10 +170,9 @@ def test_a_guess_that_breaks_the_model_is_as_if_it_had_not_been_made():
         answers = yield with_hints(rows("0 3"), lookahead=lambda count: [rows("5")[0]])
         return answers, (yield rows("3"))
 
-    values = np.array(VALUES)
-    values[1, 2] = 999
-    model = Later(refuses=999, free_rows=8)
-    outcome = Engine(model).run(case(values), guessing())
+    model = Later(fails_at=(0,), fixed_sizes=(2,))
+    outcome = Engine(model).run(case(VALUES), guessing())
+    assert len(model.batches) == 3  # the second one without the guess
     assert [len(a) for a in outcome.result] == [1, 1]
     assert outcome.stats.calls == 2
     assert outcome.stats.speculative == 0
@@ -183,13 +181,13 @@ def test_a_guess_that_breaks_the_model_is_as_if_it_had_not_been_made():
 def test_a_guess_that_is_known_already_is_not_asked():
     def guessing():
         yield rows("0", "1")
-        yield with_hints(rows("2"), lookahead=lambda count: [*rows("0", "2", "3", "3", "4")][:count])
+        yield with_hints(rows("2", "5", "0 1"), lookahead=lambda count: [*rows("0", "2", "3", "3", "4")][:count])
         yield rows("3")
 
-    model = Later(free_rows=3)
+    model = Later(fixed_sizes=(2, 6))
     outcome = Engine(model).run(case(VALUES), guessing())
-    assert len(model.rows) == 4  # "0", "1"; "2" and, as a guess, "3"
-    assert outcome.stats.calls == 4
+    assert model.batches == [2, 6]  # of the guesses, "3" is new
+    assert outcome.stats.calls == 6
     assert outcome.stats.speculative == 0
 
 
@@ -201,7 +199,7 @@ def test_the_budget_counts_no_guess_and_an_answer_beyond_it_is_not_told():
         except Stop as stop:
             return stop.answers
 
-    model = Later(free_rows=8)
+    model = Later(fixed_sizes=(4,))
     outcome = Engine(model).run(case(VALUES), guessing(), max_calls=3)
     assert len(model.rows) == 4
     assert (outcome.stats.calls, outcome.stats.speculative) == (3, 1)
@@ -239,10 +237,10 @@ def test_the_bundled_classifier_gives_the_same_beside_us_side_by_side_and_guessi
 
     plain = answers(becausal.load_model("bundled", threads=1), 1)
     assert len(plain) == 2
-    for batch_size, depth, ahead, width in [(32, 2, 16, 1), (8, 1, 8, 1), (64, 3, 0, 3)]:
-        found = answers(Bundled(batch_size=batch_size, depth=depth, free_rows=ahead), width)
+    for sizes, depth, width in [((16, 32), 2, 1), ((8,), 1, 1), ((), 3, 3)]:
+        found = answers(Bundled(batch_size=max(sizes, default=64), depth=depth, fixed_sizes=sizes), width)
         assert {i: e[:4] for i, e in found.items()} == {i: e[:4] for i, e in plain.items()}
-        assert all(e[4] == (ahead > 0) for e in found.values())
+        assert all(e[4] == bool(sizes) for e in found.values())
 
 
 # Many images

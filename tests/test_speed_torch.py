@@ -33,12 +33,11 @@ def small():
     return nn.Sequential(*layers)
 
 
-def beside(plain, sizes=(2, 4, 8), free_rows=0):
+def beside(plain, sizes=(2, 4, 8)):
     """The classifier as it is on a GPU, on the CPU."""
     composer = DeviceComposer(plain._normalisation, "cpu", half=False)
     made = TorchClassifier(plain.module, plain.info, plain._normalisation, composer, plain._decoder, batch_size=sizes[-1])
     made._runner = DeviceRunner(made._network, made._decode, composer, sizes, "cpu")
-    made._free_rows = free_rows
     return made
 
 
@@ -112,14 +111,6 @@ def test_a_device_whose_memory_runs_out_goes_on_with_smaller_batches():
     hook.remove()
     assert np.allclose(again, expected, atol=1e-6)
     assert max(sizes[3:]) == 2
-
-
-def test_what_a_guess_costs_is_measured():
-    device = beside(as_classifier(small(), preprocess="tf", resize="12/12x10"), free_rows=None)
-    assert device.free_rows in (2, 4, 8)
-    assert device.depth == 2
-    plain = as_classifier(small(), preprocess="tf", resize="12/12x10")
-    assert (plain.depth, plain.free_rows) == (0, 0)  # on a CPU nothing is guessed
 
 
 def bundled():
@@ -213,7 +204,7 @@ def test_a_process_never_uses_a_key_twice():
             self.sent.append(word)
 
     line = Line()
-    task = Task(bundled().info, None, 8, 1, 0, False)
+    task = Task(bundled().info, None, 8, 1, False)
     first = RemoteClassifier(task, line, None).stage(np.zeros(1), np.zeros(1))
     second = RemoteClassifier(task, line, None).stage(np.zeros(1), np.zeros(1))
     assert [word[:2] for word in line.sent] == [("stage", first.key), ("stage", second.key)]

@@ -36,7 +36,7 @@ def test_a_function_that_returns_integers_is_a_model_of_labels_only():
 
 
 def test_as_a_device_it_gives_the_same_and_batches_are_padded():
-    plain, device = MaskClassifier(two_pixels), MaskClassifier(two_pixels, depth=2, free_rows=8, fixed_sizes=(4, 16, 64))
+    plain, device = MaskClassifier(two_pixels), MaskClassifier(two_pixels, depth=2, fixed_sizes=(4, 16, 64))
     assert isinstance(device, AsyncClassifier)
     request = Request(grain=1)
     one, other = (list(explain_many([IMAGE] * 3, m, request=request, width=3, workers=0)) for m in (plain, device))

@@ -51,7 +51,6 @@ class MaskClassifier:
         batch_size: Maximum number of rows per call.
         fixed_sizes: Batch sizes that batches are padded to, ascending.
         depth: How many batches may be in flight; 0 for a classifier that is waited for.
-        free_rows: See `becausal.core.contracts.AsyncClassifier`.
         threshold: Of a detector: the lowest score at which a box is found.
 
     Attributes:
@@ -67,7 +66,6 @@ class MaskClassifier:
         batch_size: int = 64,
         fixed_sizes: tuple[int, ...] = (),
         depth: int = 0,
-        free_rows: int = 0,
         threshold: float = 0.5,
     ) -> None:
         self._function = function
@@ -77,7 +75,6 @@ class MaskClassifier:
         self.batch_size = batch_size
         self.fixed_sizes = fixed_sizes
         self.depth = depth
-        self.free_rows = free_rows
         self.asked: list[Visible] = []
         self.batches: list[int] = []
 

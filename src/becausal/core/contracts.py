@@ -73,8 +73,8 @@ Lookahead = Callable[[int], Visible | Sequence[Visible]]  # up to n sets that ma
 class Wave(np.ndarray[Any, np.dtype[np.bool_]]):
     """Questions, (n, *grid), with hints for the engine; to everyone else an array like any other.
 
-    lookahead: given n, returns up to n sets that may be asked next, likeliest first. A device with free rows evaluates
-    them too; the search does not notice. uncached: bypass the answer cache and the budget. draws: for each row, the
+    lookahead: given n, returns up to n sets that may be asked next, likeliest first. They are evaluated where a batch
+    would be padded; the search does not notice. uncached: bypass the answer cache and the budget. draws: for each row, the
     number of the random background it is evaluated on, instead of the fills; each row is then one call, and `lookahead`
     is ignored. Slices and results of arithmetic carry no hints.
     """
@@ -303,14 +303,10 @@ class AsyncClassifier(Protocol):
     """What a classifier that evaluates batches in the background, such as one on a GPU, has in addition.
 
     `submit` is `ask` that does not wait: it takes `visible` packed eight pixels to a byte, (n, bytes) uint8 as
-    np.packbits makes them of (n, pixels), and their grid. depth: how many batches may be in flight at once. free_rows: a
-    batch of this many rows takes about as long as a batch of one.
+    np.packbits makes them of (n, pixels), and their grid. depth: how many batches may be in flight at once.
     """
 
     @property
     def depth(self) -> int: ...
-
-    @property
-    def free_rows(self) -> int: ...
 
     def submit(self, staged: Sequence[Any], which: NDArray[np.intp], packed: NDArray[np.uint8], grid: Grid) -> Promise: ...

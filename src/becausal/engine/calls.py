@@ -33,8 +33,7 @@ class FinishedBatch:
 class ModelCalls:
     """One classifier as the engine calls it.
 
-    batch_size: maximum number of rows per batch. depth: how many batches may be in flight at once. free_rows: a batch of
-    this many rows takes about as long as one of a single row.
+    batch_size: maximum number of rows per batch. depth: how many batches may be in flight at once.
     """
 
     def __init__(self, classifier: Classifier, batch_size: int | None = None) -> None:
@@ -42,7 +41,6 @@ class ModelCalls:
         self.batch_size = min(batch_size or classifier.batch_size, classifier.batch_size)
         self._async = classifier if isinstance(classifier, AsyncClassifier) and classifier.depth > 0 else None
         self.depth = 1 if self._async is None else self._async.depth
-        self.free_rows = 0 if self._async is None else self._async.free_rows
         self._first: tuple[int, np.dtype[Any]] | None = None  # number of scores and their type in the first answer
 
     @property

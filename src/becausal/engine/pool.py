@@ -208,7 +208,6 @@ class SearchPool:
             explain,
             batch_size=self._calls.batch_size,
             width=self._width,
-            free_rows=self._calls.free_rows,
             is_watched=progress is not None,
         )
         source = enumerate(images)

@@ -109,7 +109,7 @@ class Scheduler:
 
     Sources are put into `waiting`. Parts that were delivered, or on which the model failed, are appended to `settled`,
     for the owner to go on with. stats: what everything has cost together. fill: given the parts of a batch and the number
-    of free rows, further parts to evaluate along with them. guard: a context for calls of the model.
+    of rows that would be padding, further parts to evaluate along with them. guard: a context for calls of the model.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Scheduler:
         if not calls.is_async or calls.depth == 1:
             return calls.batch_size
         waiting = self.rows_waiting + sum(sum(flight.counts) for flight in self.flights)
-        wanted = min(calls.batch_size, max(calls.free_rows, waiting // calls.depth, 2 * FEW_ROWS // calls.depth))
+        wanted = min(calls.batch_size, max(waiting // calls.depth, 2 * FEW_ROWS // calls.depth))
         fitting = [size for size in calls.classifier.fixed_sizes if size <= wanted]
         return fitting[-1] if fitting else wanted
 
@@ -191,8 +191,8 @@ class Scheduler:
                     room -= part.count
         self.waiting = [source for source in ordered if source.rows_left]
         if self._fill is not None and not self.flights:
-            free = min(self._calls.free_rows, self._calls.batch_size) - sum(part.count for part in parts)
-            parts += self._fill(parts, free)
+            rows = sum(part.count for part in parts)
+            parts += self._fill(parts, self._calls.padded_size(rows) - rows)
         return parts
 
     def _send(self, parts: list[Part]) -> Flight:

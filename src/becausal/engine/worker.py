@@ -34,14 +34,13 @@ class Task:
     """What a process is to do.
 
     explain: called with images, a classifier, `width` and `progress`, yields (index of the image, answer). width: images
-    explained at a time. free_rows: see `ModelCalls`. is_watched: whether progress is reported.
+    explained at a time. is_watched: whether progress is reported.
     """
 
     info: ModelInfo
     explain: Callable[..., Iterator[tuple[int, Any]]]
     batch_size: int
     width: int
-    free_rows: int
     is_watched: bool
 
 
@@ -67,7 +66,6 @@ class RemoteClassifier:
         self.batch_size = task.batch_size
         self.fixed_sizes: tuple[int, ...] = ()  # the other process pads its batches
         self.depth = DEPTH
-        self.free_rows = task.free_rows
         self._line = line
         self._inbox = inbox
         self._replies: dict[int, tuple[Any, float]] = {}

@@ -20,8 +20,7 @@ from becausal.models.torch_compose import DeviceComposer, StagedTensors, pool_in
 Tensor = Any  # torch.Tensor; torch is imported only when a torch model is loaded
 
 WARM_UPS = 3  # runs before a network is captured, as CUDA graphs require
-SMALL = 64  # largest size that composes inside the graph, and that lookahead is measured with
-FREE = 1.3  # a batch that takes at most this many times as long as the smallest one counts as free
+SMALL = 64  # largest size that composes inside the graph
 
 
 @dataclass
@@ -176,25 +175,6 @@ class DeviceRunner:
                 captured.input[: len(part)] = part
                 outputs.append(captured.run()[: len(part)].cpu().numpy())
         return self._decode(np.concatenate(outputs))
-
-    def measure_free_rows(self, staged: StagedTensors, grid: Grid) -> int:
-        """The largest of the small batch sizes that takes about as long as the smallest."""
-        import torch
-
-        with self._lock, torch.inference_mode():
-            times = {size: self._measure(staged, size, grid) for size in self._sizes if size <= SMALL}
-            least = min(times.values(), default=0.0)
-            return max((size for size, time in times.items() if time <= FREE * least), default=0)
-
-    def _measure(self, staged: StagedTensors, size: int, grid: Grid) -> float:
-        """Milliseconds for a batch of this size, the minimum of several."""
-        packed = np.full((size, -(-int(np.prod(grid)) // 8)), 255, np.uint8)
-        batches = [self.submit([staged], np.zeros(size, np.intp), packed, grid) for _ in range(6)]
-        times = []
-        for batch in batches:
-            batch.collect()
-            times.append(batch.seconds * 1000)
-        return min(times[1:])
 
     def _padded_size(self, rows: int) -> int:
         return next(size for size in self._sizes if size >= rows)

@@ -62,7 +62,6 @@ class TorchClassifier:
         self._part = min(_MAX_PART, batch_size)
         self._batch_size = batch_size // self._part * self._part  # a multiple of the part size
         self._lock = threading.Lock()
-        self._free_rows: int | None = None
         self._runner: DeviceRunner | None = None
         if info.device.startswith("cuda") and isinstance(composer, DeviceComposer):
             self._runner = DeviceRunner(self._network, self._decode, composer, _sizes(self._part), info.device)
@@ -92,20 +91,6 @@ class TorchClassifier:
     def depth(self) -> int:
         """Two batches on a CUDA device, one running and one queued; 0 on devices that run synchronously."""
         return 0 if self._runner is None else 2
-
-    @property
-    def free_rows(self) -> int:
-        """Number of rows that take no longer than one, measured on first use."""
-        if self._free_rows is None:
-            self._free_rows = self._measure_free_rows()
-        return self._free_rows
-
-    def _measure_free_rows(self) -> int:
-        geometry = self._info.geometry
-        if self._runner is None or geometry is None:
-            return 0
-        blank = np.zeros((*geometry.grid, self._info.channels or 3), np.uint8)
-        return self._runner.measure_free_rows(self.stage(blank, blank), geometry.grid)
 
     def stage(self, view: Pixels, background: Pixels) -> Any:
         self._refresh()
