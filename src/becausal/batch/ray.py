@@ -1,9 +1,9 @@
 """A pool of Ray actors, on this machine or on the nodes of a cluster. The only file that uses Ray.
 
 Each actor holds the model. It gets chunks of tasks, at most two at a time, so that it never waits for the driver. Results
-come back through Ray, and only the driver writes files. An actor that dies, alone or with its node, is replaced as soon
-as the cluster has resources, and its tasks are lost: the run tries them again. Actors without resources wait and join
-later.
+come back through Ray, each as soon as it is there, and only the driver writes files. An actor that dies, alone or with its
+node, is replaced as soon as the cluster has resources, and its tasks are lost: the run tries them again. Actors without
+resources wait and join later.
 
 Ray's token authentication is not changed. A local cluster listens on the loopback address only and has no dashboard.
 """
@@ -11,6 +11,7 @@ Ray's token authentication is not changed. A local cluster listens on the loopba
 import logging
 import os
 import socket
+from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import Any
@@ -20,6 +21,7 @@ from becausal.batch.records import (
     BatchJob,
     BatchTask,
     ModelCheck,
+    TaskDone,
     TaskFailed,
     TaskLost,
     TaskResult,
@@ -31,6 +33,7 @@ from becausal.core.errors import BecausalError, InputError, MissingExtraError, M
 from becausal.core.text import one_line
 
 CHUNK = 4  # tasks per chunk, for each image that is explained concurrently
+SHARED = 4  # tasks in a small chunk; they share batches
 MAX_CHUNKS = 2  # chunks an actor holds at a time
 CONNECT_TIMEOUT = 10.0  # seconds to wait for a cluster to accept a connection
 MAX_START_CRASHES = 3  # consecutive crashes of actors that had not loaded the model yet
@@ -53,9 +56,9 @@ class RayWorker:
             return WorkerFailed(one_line(error, MAX_REASON))
         return ready
 
-    def explain(self, tasks: list[BatchTask]) -> list[TaskResult]:
-        """One result per task."""
-        return list(explain_tasks(tasks, self._classifier, self._job, width=self._width))
+    def explain(self, tasks: list[BatchTask]) -> Iterator[TaskResult]:
+        """One result per task, which Ray sends as it comes."""
+        yield from explain_tasks(tasks, self._classifier, self._job, width=self._width)
 
 
 class RayPool:
@@ -82,30 +85,34 @@ class RayPool:
             _connect(self._ray, address, workers)
         self._workers = workers or self._count_slots()
         self._starting: dict[Any, Any] = {}  # pending start: actor
-        self._busy: dict[Any, tuple[Any, list[BatchTask]]] = {}  # pending chunk: actor, its tasks
+        self._busy: dict[Any, tuple[Any, dict[int, BatchTask]]] = {}  # results to come: actor, its tasks by number
 
     def results(self, tasks: Iterable[BatchTask], *, one_at_a_time: bool = False) -> Iterator[TaskResult]:
         """See `WorkerPool`."""
-        waiting = iter(tasks)
         width, max_chunks = (1, 1) if one_at_a_time else (self._width, MAX_CHUNKS)
         size = 1 if width == 1 else CHUNK * (width or ASSUMED_WIDTH)  # larger chunks help only if images share batches
-        first = next(waiting, None)
+        chunks = split_fairly(tasks, size, self._workers)
+        first = next(chunks, None)
         if first is None:
             return
-        waiting, start_crashes, is_over = chain([first], waiting), 0, False
+        chunks, start_crashes, is_over = chain([first], chunks), 0, False
         for _ in range(self._workers):
             self._start(width)
         while self._busy or not is_over:
-            finished, _ = self._ray.wait([*self._starting, *self._busy], num_returns=1)
-            actor, held = self._take(finished[0])
+            (ready, *_), _ = self._ray.wait([*self._starting, *self._busy], num_returns=1)
+            is_start = ready in self._starting
+            actor = self._starting.pop(ready) if is_start else self._busy[ready][0]
             try:
-                message = self._ray.get(finished[0])
+                message = self._ray.get(ready if is_start else next(ready))
+            except StopIteration:  # the chunk is done
+                del self._busy[ready]
+                message = None
             except self._ray.exceptions.RayError as error:
                 reason = f"the Ray worker died or failed: {one_line(_last_line(error), 160)}"
-                start_crashes += 0 if held else 1
+                start_crashes += is_start
                 if start_crashes >= MAX_START_CRASHES:
                     raise ModelError(f"{reason}; it had not loaded the model yet: not enough memory?") from None
-                for task in chain(held, self._dismiss(actor)):
+                for task in self._dismiss(actor):
                     alone = f"{reason}, with this image alone"
                     yield TaskFailed(task.id, alone) if one_at_a_time else TaskLost(task.id, reason)
                 if not is_over:
@@ -117,13 +124,14 @@ class RayPool:
                 case WorkerReady():
                     self._check(message)
                     start_crashes = 0
-                case _:
-                    yield from message
+                case TaskDone() | TaskFailed() | TaskLost():
+                    del self._busy[ready][1][message.id]
+                    yield message
             while not is_over and sum(owner is actor for owner, _ in self._busy.values()) < max_chunks:
-                chunk = list(islice(waiting, size))
+                chunk = next(chunks, [])
                 is_over = not chunk
                 if chunk:
-                    self._busy[actor.explain.remote(chunk)] = (actor, chunk)
+                    self._busy[actor.explain.remote(chunk)] = (actor, {task.id: task for task in chunk})
         self._end_actors()
 
     def close(self) -> None:
@@ -151,19 +159,13 @@ class RayPool:
         actor = actor_class.remote(self._job, width)
         self._starting[actor.start.remote()] = actor
 
-    def _take(self, reference: Any) -> tuple[Any, list[BatchTask]]:
-        """The actor of a pending reference and the tasks it was for; it is not pending any more."""
-        if reference in self._starting:
-            return self._starting.pop(reference), []
-        return self._busy.pop(reference)
-
     def _dismiss(self, actor: Any) -> list[BatchTask]:
         """Kill an actor and return the tasks it still held."""
         self._ray.kill(actor)
-        held = {reference: tasks for reference, (owner, tasks) in self._busy.items() if owner is actor}
-        for reference in held:
-            del self._busy[reference]
-        return [task for tasks in held.values() for task in tasks]
+        held = {results: tasks for results, (owner, tasks) in self._busy.items() if owner is actor}
+        for results in held:
+            del self._busy[results]
+        return [task for tasks in held.values() for task in tasks.values()]
 
     def _end_actors(self) -> None:
         actors = [*self._starting.values(), *(actor for actor, _ in self._busy.values())]
@@ -171,6 +173,17 @@ class RayPool:
         self._busy.clear()
         for actor in actors:
             self._ray.kill(actor)
+
+
+def split_fairly(tasks: Iterable[BatchTask], size: int, workers: int) -> Iterator[list[BatchTask]]:
+    """Chunks of at most `size` tasks; smaller ones near the end, so that each worker has a share of what is left."""
+    source, ahead = iter(tasks), deque[BatchTask]()
+    while True:
+        ahead.extend(islice(source, 1 if size == 1 else size * workers - len(ahead)))
+        if not ahead:
+            return
+        count = min(size, len(ahead), max(SHARED, -(-len(ahead) // workers)))
+        yield [ahead.popleft() for _ in range(count)]
 
 
 def _import_ray(address: str) -> Any:
