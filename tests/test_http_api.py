@@ -34,6 +34,7 @@ from becausal.interfaces.http.jobs import ApiJobs
 from becausal.interfaces.http.metrics import Metrics
 from becausal.interfaces.http.rules import ApiRules
 from becausal.interfaces.http.schema import make_openapi, render_docs, type_schema
+from becausal.interfaces.http.service import ApiService
 from becausal.interfaces.http.work import Answer, LimitedProgress
 from becausal.interfaces.web.guard import Guard, RequestRejected
 from becausal.scenes import make_scene
@@ -268,6 +269,20 @@ def test_a_job_that_fails_says_why(client):
     assert job["state"] == "failed"
     assert job["error"] == "no class is named 'purple' among 2"
     assert "result" not in job
+
+
+def test_who_asks_for_the_address_of_the_job_gets_it_even_if_the_job_has_ended(client, monkeypatch):
+    start = ApiService._start
+
+    async def start_and_wait(*args):
+        jobs = await start(*args)
+        assert await asyncio.to_thread(jobs[0].ended.wait, 30)
+        return jobs
+
+    monkeypatch.setattr(ApiService, "_start", start_and_wait)
+    status, headers, job = post(client, headers=ASYNC, request={"target": "purple"})
+    assert (status, job["state"]) == (202, "failed")
+    assert client.wait_for(headers["location"])["error"] == job["error"]
 
 
 def test_the_job_of_a_client_that_has_gone_is_stopped(served, client, closed):

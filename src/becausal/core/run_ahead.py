@@ -13,7 +13,7 @@ from becausal.core.removals import LEAST, MOST, Numbers, Removals, Values
 # How often a cell can go that went when it was last tried, was never tried, or was needed; measured with MobileNetV2.
 EASY, NEVER, HARD = 0.55, 0.37, 0.1
 TOGETHER = 0.7  # how often several cells can go together, divided by their number
-MOODS = (0.5, 1.5)  # cells of a row often go or stay together: in some rows all are less likely to go, in others more
+SPREAD = (0.5, 1.5)  # cells of a row often go or stay together: in some rows all are less likely to go, in others more
 UNIONS = 1 / 3  # what unions are worth against other questions: what follows them is easy to guess once they are asked
 UNLIKELY = 0.01  # what is less likely is not followed
 
@@ -76,9 +76,9 @@ def _outcomes(state: Removals) -> Outcomes:
 @cache
 def _row_outcomes(rows: int, mean: float) -> Outcomes:
     """What may come of a row of single cells, each of which can go with this probability."""
-    moods = [mood * mean for mood in MOODS]
+    chances = [factor * mean for factor in SPREAD]
     # For each number of cells, how likely it is that exactly these can go, whichever they are.
-    exactly = [sum(one**n * (1 - one) ** (rows - n) for one in moods) / len(moods) for n in range(rows + 1)]
+    exactly = [sum(one**n * (1 - one) ** (rows - n) for one in chances) / len(chances) for n in range(rows + 1)]
     found: list[tuple[float, int, Outcome]] = [(exactly[0], min(2 * max(rows, LEAST), MOST), -1)]
     found += [(exactly[1], LEAST, place) for place in range(rows)]
     for size in range(2, rows + 1 if rows <= LEAST else 0):

@@ -63,10 +63,10 @@ class ApiService:
         body = await _read_body(request)
         order = read_explain(request.headers.get("content-type", ""), body, self.limits)
         del body  # a few megabytes, while the job is waited for
-        wait = 0.0 if _prefers_async(request) else order.wait
-        (job,) = await self._start(request, order)
+        (job,), wait = await self._start(request, order), order.wait
         del order
-        if await self._jobs.wait(job, wait, self.connections, request.is_disconnected):
+        is_waited_for = not _prefers_async(request)  # else its address is sent, even if it has ended already
+        if is_waited_for and await self._jobs.wait(job, wait, self.connections, request.is_disconnected):
             return respond(job.result.body) if job.result is not None else respond_failure(job)
         name = self._jobs.keep(job)
         return respond(describe_job(name, job), 202, location=f"{JOBS_PATH}/{name}")
