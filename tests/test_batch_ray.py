@@ -23,7 +23,8 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("count", [6, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.slow  # a minute and a half; test_batch_chunks.py tries every order of deaths with a stand-in for Ray
+@pytest.mark.parametrize("count", [6, 20])
 def test_a_node_dies_and_its_pictures_are_done_elsewhere(here, count):
     import ray
     from ray.cluster_utils import Cluster
