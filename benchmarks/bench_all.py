@@ -28,7 +28,7 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "efficientnet": {"model": "torch:{models}/as_torch.py:build:efficientnet_lite0.onnx", "preprocess": "tf"},
 }
-#: About 500 model calls each: close to what `causal` takes.
+#: 500 to 1,000 model calls each: close to what `causal` takes.
 BLACK_BOX = (
     "causal,dc-causal:partitions=5,sbfl:mutants=500,rise:masks=500,occlusion,lime:samples=500,shap:evaluations=500,"
     "greedy:patches=22,phasewin,hsic:samples=500,sobol:designs=16"

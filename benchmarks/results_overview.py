@@ -114,7 +114,7 @@ def _plain_table(table: Table) -> str:
 
 def draw_figure(runs: Sequence[StoredRun], measure: str, published: dict[str, float]) -> bytes | None:
     """The first measure of every method with its interval, a colour for each run; else the first plot of the first run."""
-    if not all(run.has_methods and len(run.table.rows) > 1 for run in runs):
+    if not _have_methods(runs):
         plots = runs[0].findings.plots
         return figure_files(plots[0])["png"] if plots else None
     methods = order_methods(runs, measure)
@@ -128,6 +128,11 @@ def draw_figure(runs: Sequence[StoredRun], measure: str, published: dict[str, fl
         axes.plot(values, places, ls="none", marker="|", ms=13, mew=2, color=INK, label="the paper")
     _format(axes, methods, runs[0].column(measure)[1])
     return png_bytes(figure)
+
+
+def _have_methods(runs: Sequence[StoredRun]) -> bool:
+    """Whether all runs compare methods, so that one figure can show them together."""
+    return all(run.has_methods and len(run.table.rows) > 1 for run in runs)
 
 
 def _draw_run(axes: "Axes", run: StoredRun, methods: Sequence[str], measure: str, colour: str, shift: float) -> None:
@@ -164,6 +169,8 @@ def write_section(name: str, question: str, paper: str, runs: Sequence[StoredRun
         return "\n".join([*lines, f"*The paper:* {paper}", "", "Not measured yet.", ""])
     if (Path(__file__).parent.parent / "docs" / figure_path(name)).exists():
         lines += [f"![{question}]({figure_path(name)})", ""]
+        if len(runs) > 1 and not _have_methods(runs):
+            lines += [f"*Figure: {runs[0].title}.*", ""]
     lines += [write_table(runs, words.get("measures", ())), "", f"*The paper:* {paper}", ""]
     if answer := words.get("answer"):
         lines += [f"*Here:* {answer.strip()}", ""]

@@ -33,7 +33,7 @@ from becausal.core.errors import BecausalError, InputError, MissingExtraError, M
 from becausal.core.text import one_line
 
 CHUNK = 4  # tasks per chunk, for each image that is explained concurrently
-SHARED = 4  # tasks in a small chunk; they share batches
+MIN_CHUNK = 4  # fewer tasks would share no batches
 MAX_CHUNKS = 2  # chunks an actor holds at a time
 CONNECT_TIMEOUT = 10.0  # seconds to wait for a cluster to accept a connection
 MAX_START_CRASHES = 3  # consecutive crashes of actors that had not loaded the model yet
@@ -182,7 +182,7 @@ def split_fairly(tasks: Iterable[BatchTask], size: int, workers: int) -> Iterato
         ahead.extend(islice(source, 1 if size == 1 else size * workers - len(ahead)))
         if not ahead:
             return
-        count = min(size, len(ahead), max(SHARED, -(-len(ahead) // workers)))
+        count = min(size, len(ahead), max(MIN_CHUNK, -(-len(ahead) // workers)))
         yield [ahead.popleft() for _ in range(count)]
 
 

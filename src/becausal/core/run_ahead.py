@@ -1,4 +1,4 @@
-"""What `settle` is likely to ask next, for a device that has time for guesses: its own steps, with guessed answers."""
+"""What `settle` is likely to ask next, for batches that would be padded: its own steps, with guessed answers."""
 
 from functools import cache
 from heapq import heappop, heappush
@@ -12,7 +12,7 @@ from becausal.core.removals import LEAST, MOST, Numbers, Removals, Values
 
 # How often a cell can go that went when it was last tried, was never tried, or was needed; measured with MobileNetV2.
 EASY, NEVER, HARD = 0.55, 0.37, 0.1
-TOGETHER = 0.7  # how often several cells can go together, divided by their number
+GROUP_GOES = 0.7  # how often several cells can go together, times their number
 SPREAD = (0.5, 1.5)  # cells of a row often go or stay together: in some rows all are less likely to go, in others more
 UNIONS = 1 / 3  # what unions are worth against other questions: what follows them is easy to guess once they are asked
 UNLIKELY = 0.01  # what is less likely is not followed
@@ -62,7 +62,7 @@ def _outcomes(state: Removals) -> Outcomes:
     match state.kind:
         case "group":
             size = len(state.groups[0])
-            return (TOGETHER / size, 1, 1), (1 - TOGETHER / size, 1 if size > 3 else LEAST, 0)
+            return (GROUP_GOES / size, 1, 1), (1 - GROUP_GOES / size, 1 if size > 3 else LEAST, 0)
         case "unions":
             return tuple((2 * (n + 1) / (rows + 1) / (rows + 2), LEAST, n) for n in range(rows + 1))
         case "singles" if rows:
