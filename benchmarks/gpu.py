@@ -1,12 +1,11 @@
 """GPU utilisation: calls per second compared with the network alone, and the time for one image.
 
-    python benchmarks/gpu.py --model torch:net.py:build --preprocess tf --images DIR --out gpu.json
+    python benchmarks/gpu.py --name MobileNetV2 --model torch:net.py:build --preprocess tf --images DIR --out gpu.json
 
-Measures the given network and one of the size of ResNet-50 with random weights, each in float32 and float16: the network
-alone (the better of plain calls and a CUDA graph, for several batch sizes, only the forward pass on a batch on the
-device), images one by one, and many images in parallel. "of bare" compares calls per second, not counting speculative
-evaluations, with the network alone at the batch size of becausal, "of best" with its best batch size. Without --images,
-generated scenes are used.
+Measures in float32 and float16: the network alone (the better of plain calls and a CUDA graph, for several batch sizes,
+only the forward pass on a batch on the device), images one by one, and many images in parallel. "of bare" compares calls
+per second, not counting speculative evaluations, with the network alone at the batch size of becausal, "of best" with its
+best batch size. Without --images, generated scenes are used; benchmarks/gpu_resnet.py trains a large network for these.
 """
 
 import argparse
@@ -21,66 +20,11 @@ from typing import Any
 import numpy as np
 
 import becausal
-from becausal.core.contracts import Geometry
-from becausal.images.loading import InputImage, load_image, make_view
-from becausal.models import as_classifier, load_model
+from becausal.images.loading import InputImage, load_image
+from becausal.models import load_model
 from becausal.models.torch_module import TorchClassifier
 
 SIDE = 224
-
-
-def make_resnet50(seed: int) -> Any:
-    """The layers of ResNet-50, 25.6 million weights, with random weights for which images differ in their labels."""
-    import torch
-    from torch import nn
-
-    torch.manual_seed(seed)
-
-    def conv(inside: int, outside: int, side: int, stride: int = 1) -> Any:
-        return nn.Sequential(
-            nn.Conv2d(inside, outside, side, stride=stride, padding=side // 2, bias=False), nn.BatchNorm2d(outside)
-        )
-
-    class Bottleneck(nn.Module):
-        def __init__(self, inside: int, width: int, stride: int) -> None:
-            super().__init__()
-            self.body = nn.Sequential(
-                conv(inside, width, 1),
-                nn.ReLU(True),
-                conv(width, width, 3, stride),
-                nn.ReLU(True),
-                conv(width, 4 * width, 1),
-            )
-            same = inside == 4 * width and stride == 1
-            self.short = nn.Identity() if same else conv(inside, 4 * width, 1, stride)
-            self.last = nn.ReLU(True)
-
-        def forward(self, x: Any) -> Any:
-            return self.last(self.body(x) + self.short(x))
-
-    blocks: list[Any] = [conv(3, 64, 7, 2), nn.ReLU(True), nn.MaxPool2d(3, 2, 1)]
-    inside = 64
-    for width, count, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
-        for i in range(count):
-            blocks.append(Bottleneck(inside, width, stride if i == 0 else 1))
-            inside = 4 * width
-    head = nn.Linear(inside, 1000)
-    nn.init.normal_(head.weight, std=0.5)
-    return nn.Sequential(*blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
-
-
-def settle_norms(module: Any, pixels: Any, device: str) -> Any:
-    """Set the statistics of batch normalisation from images, which keeps activations in range for random weights."""
-    import torch
-    from torch import nn
-
-    for part in module.modules():
-        if isinstance(part, nn.BatchNorm2d):
-            part.momentum = None  # cumulative average
-    module = module.to(device).train()
-    with torch.no_grad():
-        module(torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2).float() / 127.5 - 1)
-    return module.eval()
 
 
 def measure_bare(classifier: TorchClassifier, sizes: tuple[int, ...], side: int) -> dict[str, float]:
@@ -257,19 +201,16 @@ def read_images(folder: Path | None, count: int) -> list[InputImage]:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="a torch: spec; without it only the network of the size of ResNet-50 is measured")
+    parser.add_argument("--model", required=True, help="a torch: spec")
+    parser.add_argument("--name", default="network", help="name of the network in the results")
     parser.add_argument("--preprocess", default="tf")
     parser.add_argument("--images", type=Path)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--counts", default="64,256")
-    parser.add_argument("--networks", default="model,resnet50")
     parser.add_argument("--precisions", default="float32,float16")
     parser.add_argument("--sizes", default="64,256,1024", help="batch sizes for the network alone")
     parser.add_argument("--singles", type=int, default=8, help="number of images explained one by one")
     parser.add_argument("--max-calls", type=int)
-    parser.add_argument(
-        "--resnet-calls", type=int, default=400, help="maximum number of calls per image for the random network"
-    )
     parser.add_argument("--one-process", action="store_true", help="also measure without worker processes")
     parser.add_argument("--profile", type=Path, help="also write a profile of the first measurement to this file")
     parser.add_argument("--out", type=Path, default=Path("gpu.json"))
@@ -285,26 +226,21 @@ def main() -> None:
     options = parse_arguments()
     images = read_images(options.images, max(options.counts))
     rows = []
-    given_calls = options.max_calls
-    for network in options.networks.split(","):
-        for precision in options.precisions.split(","):
-            loading = {"resize": f"{SIDE}/{SIDE}", "device": options.device, "half": precision == "float16"}
-            options.max_calls = given_calls
-            if network == "resnet50":
-                options.max_calls = options.resnet_calls
-                views = np.stack([make_view(image, Geometry((SIDE, SIDE), SIDE)).pixels for image in images[:32]])
-                module = settle_norms(make_resnet50(0), views, options.device)
-                classifier: Any = as_classifier(module, preprocess="tf", **loading)
-            elif options.model:
-                classifier = load_model(options.model, preprocess=options.preprocess, **loading)
-            else:
-                continue
-            name = f"{'MobileNetV2' if network == 'model' else 'ResNet-50-sized'} {precision}"
-            if options.profile and not rows:
-                write_profile(images[: min(options.counts)], classifier, options)
-            rows.append(measure(name, classifier, images, options))
-            del classifier
-            torch.cuda.empty_cache()
+    for precision in options.precisions.split(","):
+        loading = {"resize": f"{SIDE}/{SIDE}", "device": options.device, "half": precision == "float16"}
+        classifier = load_model(options.model, preprocess=options.preprocess, **loading)
+        if options.profile and not rows:
+            write_profile(images[: min(options.counts)], classifier, options)
+        rows.append(measure(f"{options.name} {precision}", classifier, images, options))
+        write_results(rows, options.out)
+        del classifier
+        torch.cuda.empty_cache()
+
+
+def write_results(rows: list[dict[str, Any]], out: Path) -> None:
+    """Write what was measured so far."""
+    import torch
+
     about = {
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
@@ -312,7 +248,7 @@ def main() -> None:
         "becausal": becausal.__version__,
         "arguments": [re.sub(r"[^ =:]*/", "", argument) for argument in sys.argv[1:]],  # without folders
     }
-    options.out.write_text(json.dumps({"about": about, "rows": rows}, indent=1, default=float) + "\n")
+    out.write_text(json.dumps({"about": about, "rows": rows}, indent=1, default=float) + "\n")
 
 
 def write_profile(images: list[InputImage], classifier: Any, options: argparse.Namespace) -> None:

@@ -24,7 +24,7 @@ from becausal.models.outputs import OutputClues, make_decoder, make_probe_images
 from becausal.models.python_function import PythonClassifier
 from becausal.models.settings import ModelSettings
 from becausal.models.signature import ImageInput, TensorInfo, find_tensor, pick_output, read_image_input
-from becausal.models.user_code import check_file, file_sha256
+from becausal.models.user_code import check_file, file_sha256, stdout_to_stderr
 
 
 def load(target: str, settings: ModelSettings, *, spec: str | None = None) -> ArrayClassifier | PythonClassifier:
@@ -116,7 +116,7 @@ def open_session(path: Path, settings: ModelSettings) -> Any:
                 "this onnxruntime has no CUDA: pip uninstall onnxruntime, then pip install onnxruntime-gpu; "
                 "or remove --device cuda"
             )
-        providers.insert(0, ("CUDAExecutionProvider", {"device_id": _device_id(device)}))
+        providers.insert(0, _cuda_provider(device))
     elif device != "cpu":
         raise ModelError(f"an ONNX model runs on cpu or cuda, not on {device!r}")
     if settings.loading.half:
@@ -128,6 +128,18 @@ def open_session(path: Path, settings: ModelSettings) -> Any:
     if len(providers) > 1 and session.get_providers()[0] != "CUDAExecutionProvider":
         raise ModelError("onnxruntime could not start CUDA: its libraries do not fit those of this machine")
     return session
+
+
+def _cuda_provider(device: str) -> tuple[str, dict[str, Any]]:
+    """CUDA for a session. Its libraries are taken from pip packages where these are installed."""
+    import onnxruntime
+
+    if hasattr(onnxruntime, "preload_dlls"):  # since 1.21
+        with stdout_to_stderr():
+            onnxruntime.preload_dlls()
+    # True float32, as in torch; and no choice of algorithms by their time, which differs from run to run
+    exact = {"use_tf32": 0, "cudnn_conv_algo_search": "HEURISTIC"}
+    return "CUDAExecutionProvider", {"device_id": _device_id(device), **exact}
 
 
 def _device_id(device: str) -> int:
