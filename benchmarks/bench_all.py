@@ -75,7 +75,7 @@ RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "occlusion-mobilenet": ("occlusion", "mobilenet", {"data": "imagenet-samples", "limit": 100, "methods": ALL}),
     "occlusion-squeezenet": ("occlusion", "squeezenet", {"data": "imagenet-samples", "limit": 100, "methods": ALL}),
     "occlusion-efficientnet": ("occlusion", "efficientnet", {"data": "imagenet-samples", "limit": 100, "methods": ALL}),
-    "fills-mobilenet": ("fills", "mobilenet", {"data": "photobombing", "limit": 100}),
+    "fills-mobilenet": ("fills", "mobilenet", {"data": "photobombing", "limit": 100, "methods": "causal"}),
     "misclassified-mobilenet": ("misclassified", "mobilenet", {"data": "photobombing", "limit": 200}),
     "convergence-mobilenet": ("convergence", "mobilenet", {"data": "photobombing", "limit": 20}),
     "faithfulness-mobilenet": ("faithfulness", "mobilenet", {"data": "photobombing", "limit": 30, "methods": ALL}),

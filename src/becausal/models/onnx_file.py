@@ -134,6 +134,7 @@ def _cuda_provider(device: str) -> tuple[str, dict[str, Any]]:
     """CUDA for a session. Its libraries are taken from pip packages where these are installed."""
     import onnxruntime
 
+    onnxruntime.set_default_logger_severity(4)  # as in `make_session`
     if hasattr(onnxruntime, "preload_dlls"):  # since 1.21
         with stdout_to_stderr():
             onnxruntime.preload_dlls()
