@@ -222,6 +222,18 @@ def test_devices_that_are_not_here(tmp_path):
             load_model(path, device="cuda")
 
 
+def test_cuda_computes_in_full_precision_and_its_libraries_write_nothing_to_stdout(monkeypatch, capfd):
+    import onnxruntime
+
+    from becausal.models.onnx_file import _cuda_provider
+
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: print("not found"), raising=False)
+    name, options = _cuda_provider("cuda:1")
+    assert name == "CUDAExecutionProvider"
+    assert options == {"device_id": 1, "use_tf32": 0, "cudnn_conv_algo_search": "HEURISTIC"}
+    assert capfd.readouterr().out == ""
+
+
 @pytest.mark.parametrize("kind", ["f4", "f2"])
 def test_memory_that_is_bound_on_a_device_gives_the_same(tmp_path, kind):
     """On the CPU, which onnxruntime treats as one more device."""
