@@ -7,6 +7,7 @@ import pytest
 import typer.main
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of each process that a test starts too; several run side by side
+os.environ.setdefault("NUMBA_DISABLE_JIT", "1")  # shap compiles for longer than the tests run
 typer.main.get_command = cache(typer.main.get_command)  # typer would build all commands again for each call of `main`
 
 
