@@ -78,7 +78,7 @@ RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "fills-mobilenet": ("fills", "mobilenet", {"data": "photobombing", "limit": 100, "methods": "causal"}),
     "misclassified-mobilenet": ("misclassified", "mobilenet", {"data": "photobombing", "limit": 200}),
     "convergence-mobilenet": ("convergence", "mobilenet", {"data": "photobombing", "limit": 20}),
-    "faithfulness-mobilenet": ("faithfulness", "mobilenet", {"data": "photobombing", "limit": 30, "methods": ALL}),
+    "faithfulness-mobilenet": ("faithfulness", "mobilenet", {"data": "photobombing", "limit": 10, "methods": ALL}),
 }
 
 
