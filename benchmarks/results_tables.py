@@ -93,7 +93,7 @@ def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
         raise SystemExit("the stored run of this name has other settings")
     names = [name for name in old["settings"]["methods"] if name not in new["settings"]["methods"]]
     names = sorted(names + new["settings"]["methods"], key=lambda name: list(METHODS).index(name.split(":")[0]))
-    settings = new["settings"] | {"methods": names}
+    settings = old["settings"] | {"methods": names}  # with the device of the first rows
     kept = {name: why for name, why in old["failures"].items() if name not in new["settings"]["methods"]}
     return old | {"settings": settings, "command": format_command(settings), "failures": kept | new["failures"]}
 
