@@ -5,10 +5,12 @@
 Measures in float32 and float16: the network alone (the better of plain calls and a CUDA graph, for several batch sizes,
 only the forward pass on a batch on the device), images one by one, and many images in parallel. "of bare" compares calls
 per second, not counting speculative evaluations, with the network alone at the batch size of becausal, "of best" with its
-best batch size. Without --images, generated scenes are used; benchmarks/gpu_resnet.py trains a large network for these.
+best batch size. Without --images, generated scenes with an object are used; benchmarks/gpu_resnet.py trains a large
+network for these.
 """
 
 import argparse
+import itertools
 import json
 import platform
 import re
@@ -68,10 +70,10 @@ def explain_all(
 ) -> dict[str, Any]:
     """Explain images in parallel: times, calls, and the explanations by image."""
     start = time.perf_counter()
-    answers, failed, model_seconds, calls, ahead, slots = {}, 0, 0.0, 0, 0, 0
+    answers, failures, model_seconds, calls, ahead, slots = {}, [], 0.0, 0, 0, 0
     for number, answer in becausal.api.explain_numbered(images, classifier, request=request, workers=workers):
         if isinstance(answer, becausal.Failure):
-            failed += 1
+            failures.append(str(answer.error))
             continue
         answers[number] = answer.visible
         model_seconds += answer.stats.model_seconds
@@ -81,7 +83,8 @@ def explain_all(
     seconds = time.perf_counter() - start
     return {
         "pictures": len(answers),
-        "failed": failed,
+        "failed": len(failures),
+        "failures": failures,
         "seconds": seconds,
         "calls": calls,
         "ahead": ahead,
@@ -194,9 +197,10 @@ def read_images(folder: Path | None, count: int) -> list[InputImage]:
     if folder is not None:
         paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in (".jpg", ".jpeg", ".png"))[:count]
         return [load_image(path) for path in paths]
-    from becausal.scenes import make_scene
+    from becausal.scenes import NOTHING, make_scene
 
-    return [load_image(make_scene(seed).image) for seed in range(count)]
+    scenes = (make_scene(seed) for seed in itertools.count())
+    return [load_image(scene.image) for scene in itertools.islice((s for s in scenes if s.label != NOTHING), count)]
 
 
 def parse_arguments() -> argparse.Namespace:

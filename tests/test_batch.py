@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import fields, replace
 from hashlib import sha256
@@ -238,8 +239,8 @@ def test_worker_processes_give_the_same_and_one_file_may_come_twice(here):
 
 def test_answers_reach_their_tasks_in_any_order(here, monkeypatch):
     """Also where a file comes twice, and one between them cannot be read."""
-    plain = work.explain_numbered
-    monkeypatch.setattr(work, "explain_numbered", lambda *args, **more: reversed(list(plain(*args, **more))))
+    plain = work.map_explanations
+    monkeypatch.setattr(work, "map_explanations", lambda *args, **more: reversed(list(plain(*args, **more))))
     write_pictures(Path("shots"), 3, {2: 201})
     Path("shots/p01.png").write_bytes(b"")
     paths = {k + 5: here / "shots" / name for k, name in enumerate(("p00.png", "p01.png", "p02.png", "p00.png", "p03.png"))}
@@ -324,18 +325,18 @@ def test_what_a_dead_worker_held_is_done_again(here):
 
 
 def test_a_fault_in_a_method_fails_the_picture_it_came_from(here, monkeypatch):
-    plain = work.explain_numbered
+    plain = work.map_explanations
 
-    def faulty(pictures, *args, **more):
+    def faulty(function, pictures, *args, **more):
         def checked():
             for picture in pictures:
                 if picture.name.endswith("p04.png"):
                     raise ZeroDivisionError("a fault\nin a method")
                 yield picture
 
-        return plain(checked(), *args, **more)
+        return plain(function, checked(), *args, **more)
 
-    monkeypatch.setattr(work, "explain_numbered", faulty)
+    monkeypatch.setattr(work, "map_explanations", faulty)
     opened = open_store(here / "run", "shots")
     run_batch(opened, InProcessPool(toy_job(), opened.check_model, width=3))
     opened.close()
@@ -495,8 +496,10 @@ def test_what_a_kill_left_half_made_is_removed_and_made_again(here):
 def test_a_result_is_kept_once(here):
     opened = open_store(here / "run", "shots")
     results = list(InProcessPool(toy_job(), agree).results(opened.tasks("waiting", limit=1)))
-    opened.save(results[0])
-    opened.save(results[0])
+    for _ in range(2):
+        opened.write(results[0])
+        opened.save(results[0])
+    assert not list((here / "run" / "unfinished").iterdir())
     opened.fail(TaskFailed(0, "too late"))
     opened.close()
     row = rows_of(here / "run")[0]
@@ -676,6 +679,8 @@ def test_lost_pictures_are_tried_alone_before_they_are_blamed(here):
     class Flaky:
         """Loses all images in company, and one of them alone, too."""
 
+        feeds_device = False
+
         def __init__(self):
             self.asked = []
 
@@ -697,8 +702,96 @@ def test_lost_pictures_are_tried_alone_before_they_are_blamed(here):
     opened.close()
 
 
+class Feeding:
+    """A pool that feeds a device: explains in this process, and raises an error in the end, if it has one."""
+
+    feeds_device = True
+
+    def __init__(self, error=None, ahead=lambda count: None):
+        self.error, self.ahead = error, ahead
+
+    def results(self, tasks, *, one_at_a_time=False):
+        for count, result in enumerate(InProcessPool(toy_job(), agree).results(tasks), start=1):
+            yield result
+            self.ahead(count)
+        if self.error is not None:
+            raise self.error
+
+
+def test_a_device_does_not_wait_for_files(here, monkeypatch):
+    """Files are written when five further results have been taken; what is stored is the same, in the same order."""
+    plain, open_gate, stored = store._write_synced, threading.Event(), []
+
+    def slow(path, content):
+        assert open_gate.wait(60)
+        plain(path, content)
+
+    def go_on(count):
+        if count == 6:
+            assert not stored
+            open_gate.set()
+
+    monkeypatch.setattr(store, "_write_synced", slow)
+    opened = open_store(here / "run", "shots")
+    run_batch(opened, Feeding(ahead=go_on), on_event=lambda event: stored.append(event.id))
+    opened.close()
+    assert stored == list(range(8))
+    assert not list((here / "run" / "unfinished").iterdir())
+    fill(here / "calm", toy_job(), "shots")
+    assert_same_runs(here / "run", here / "calm")
+
+
+def test_no_more_results_wait_for_their_files_than_memory_has_room_for(here, monkeypatch):
+    plain, most, waiting = store._write_synced, 0, set()
+
+    def slow(path, content):
+        time.sleep(0.02)
+        plain(path, content)
+
+    def count(number):
+        nonlocal most
+        waiting.add(number - 1)
+        most = max(most, len(waiting))
+
+    monkeypatch.setattr(store, "_write_synced", slow)
+    monkeypatch.setattr("becausal.batch.run.MAX_UNSTORED", 3)
+    opened = open_store(here / "run", "shots")
+    run_batch(opened, Feeding(ahead=count), on_event=lambda event: waiting.discard(event.id))
+    assert opened.count() == {"waiting": 0, "done": 8, "failed": 0}
+    opened.close()
+    assert most <= 3 + 1
+
+
+@pytest.mark.parametrize("error", [ModelError("the device is lost"), KeyboardInterrupt()])
+def test_what_was_explained_is_stored_when_a_run_breaks_off(here, error):
+    opened = open_store(here / "run", "shots")
+    with pytest.raises(type(error)):
+        run_batch(opened, Feeding(error), limit=5)
+    assert opened.count() == {"waiting": 3, "done": 5, "failed": 0}
+    opened.close()
+
+
+def test_a_full_disk_stops_a_run_on_a_device(here, monkeypatch):
+    plain = store._write_synced
+
+    def full(path, content):
+        if "000004" in str(path):
+            raise OSError(28, "No space left on device")
+        plain(path, content)
+
+    monkeypatch.setattr(store, "_write_synced", full)
+    opened = open_store(here / "run", "shots")
+    with pytest.raises(OutputError, match="No space left"):
+        run_batch(opened, Feeding())
+    assert opened.count()["done"] >= 4
+    opened.close()
+    assert not list((here / "run" / "unfinished").iterdir())
+
+
 def test_the_streak_is_broken_by_a_success(here):
     class Breaking:
+        feeds_device = False
+
         def results(self, tasks, *, one_at_a_time=False):
             for task in tasks:
                 yield TaskFailed(task.id, "broke", is_model=task.id % MAX_MODEL_FAILURES != 7)
@@ -710,6 +803,8 @@ def test_the_streak_is_broken_by_a_success(here):
     opened.close()
 
     class Broken:
+        feeds_device = False
+
         def results(self, tasks, *, one_at_a_time=False):
             for task in tasks:
                 yield TaskFailed(task.id, "broke", is_model=True)

@@ -180,6 +180,7 @@ def test_a_ray_worker_returns_all_boxes_of_its_images(here):
     opened.check_model(worker.start())
     for result in worker.explain(list(opened.tasks("waiting"))):
         assert isinstance(result, TaskDone)
+        opened.write(result)
         opened.save(result)
     opened.close()
     assert_same_runs("calm", "run")

@@ -1,6 +1,7 @@
 """A model that fails in the middle of a search: what was found until then is kept, and nothing more is claimed."""
 
 import json
+import os
 import re
 import signal
 import threading
@@ -14,7 +15,7 @@ from PIL import Image
 
 import becausal
 from batch_toys import MODEL, write_pictures
-from becausal.api import Failure, Request, explain_numbered, find_failure
+from becausal.api import Failure, Request, explain_numbered, find_failure, map_explanations
 from becausal.api.explanation import Explanation
 from becausal.batch.reading import BatchRun
 from becausal.bench import execution, run
@@ -415,6 +416,22 @@ def test_processes_are_told_that_the_model_is_gone_and_serve_the_next():
     for number, explanation in again.items():
         alone = becausal.explain(pictures[number], Model(needed=150.0), fill="black", grain=1, smallest=True)
         assert (explanation.visible == alone.visible).all()
+
+
+def label_and_process(answer):
+    return answer.label, os.getpid()
+
+
+def test_a_function_of_the_answers_is_called_where_the_search_ran():
+    pictures = [picture(i) for i in range(4)]
+    request = Request(fills=("black",), grain=1, smallest=True)
+    labels = {i: e.label for i, e in explain_numbered(pictures, Model(needed=150.0), request=request)}
+    for workers in (0, 2):
+        model = Later(needed=150.0, batch_size=4)
+        found = dict(map_explanations(label_and_process, pictures, model, request=request, width=2, workers=workers))
+        assert {i: label for i, (label, _) in found.items()} == labels
+        processes = {process for _, process in found.values()}
+        assert (os.getpid() in processes) == (workers == 0)
 
 
 def test_a_picture_that_breaks_the_model_in_front_of_processes_gives_its_best():

@@ -24,6 +24,7 @@ from becausal.engine import memory
 from becausal.engine.calls import ModelCalls
 from becausal.engine.engine import Engine
 from becausal.engine.memory import require_memory
+from becausal.engine.pool import ProcessQuestions, SearchProcess
 from becausal.methods.causal import refinement
 from becausal.methods.causal.refinement import DcCausal
 from becausal.methods.causal.search import Causal
@@ -86,6 +87,17 @@ def test_the_searches_with_the_longest_way_to_go_are_asked_first():
     items = [(case(np.ones(GRID)), asking(text)) for text in ("3", "0 1 2", "4 5")]
     list(Engine(model).run_many(items, width=3))
     assert [int(np.frombuffer(row, np.float32).sum()) for row in model.rows] == [3, 2, 1]
+
+
+def test_a_process_that_waits_for_a_batch_of_its_own_is_answered_first():
+    """Its other searches stand still meanwhile."""
+    line = SearchProcess(None, None)
+    kinds = [(rows("0 1 2 3"), False), (rows(""), True), (rows("0"), False)]
+    questions = [
+        ProcessQuestions(line, ticket, [], np.zeros(1, np.intp), np.packbits(visible.reshape(1, -1), axis=1), GRID, alone)
+        for ticket, (visible, alone) in enumerate(kinds)
+    ]
+    assert [one.ticket for one in sorted(questions, key=lambda one: one.rank)] == [1, 0, 2]
 
 
 @given(st.integers(0, 10**6), st.sampled_from([1, 7, 64]), st.sampled_from([1, 2, 5]), st.integers(1, 3), st.integers(1, 3))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -38,9 +38,12 @@ __all__ = [
     "explain_many",
     "explain_numbered",
     "find_failure",
+    "map_explanations",
     "verify",
     "versions",
 ]
+
+R = TypeVar("R")
 
 
 def explain(
@@ -194,6 +197,38 @@ def explain_numbered(
     progress: Callable[[Status], None] | None = None,
 ) -> Iterator[tuple[int, Explanation | Failure]]:
     """The same as `explain_many`, each answer with the number of its image, from 0."""
+    return map_explanations(
+        _unchanged,
+        images,
+        model,
+        request=request,
+        batch_size=batch_size,
+        width=width,
+        workers=workers,
+        progress=progress,
+    )
+
+
+def _unchanged(answer: Explanation | Failure) -> Explanation | Failure:
+    return answer
+
+
+def map_explanations(
+    function: Callable[[Explanation | Failure], R],
+    images: Iterable[Any],
+    model: Any,
+    *,
+    request: Request | None = None,
+    batch_size: int | None = None,
+    width: int | None = None,
+    workers: int | None = None,
+    progress: Callable[[Status], None] | None = None,
+) -> Iterator[tuple[int, R]]:
+    """Apply a function to the answers of `explain_many`; yield each result with the number of its image, from 0.
+
+    The function is called in the process that did the search, so that a model on a GPU does not wait for it. It must be
+    picklable.
+    """
     for name, number, least in (("width", width, 1), ("workers", workers, 0), ("batch_size", batch_size, 1)):
         if number is not None:
             whole_number(name, number, least)
@@ -209,8 +244,10 @@ def explain_numbered(
         count = workers or (default_count() if len(first) == MIN_IMAGES else 0)
         if count:
             pool = SearchPool(calls, count=count, width=width or calls.batch_size // 2, convert=load_image)
-            return pool.explain(source, partial(explain_here, request=asked), progress)
-    return explain_here(source, classifier, request=asked, batch_size=batch_size, width=width, progress=progress)
+            return pool.explain(source, partial(explain_here, request=asked, function=function), progress)
+    return explain_here(
+        source, classifier, request=asked, function=function, batch_size=batch_size, width=width, progress=progress
+    )
 
 
 def _runs_elsewhere(request: Request) -> bool:

@@ -9,7 +9,7 @@ from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,8 @@ from becausal.images.backgrounds import Backgrounds, make_backgrounds
 from becausal.images.fills import NAMES, make_background
 from becausal.images.loading import InputImage, View, load_image, make_view, peek_size, read_like, shown_original
 from becausal.methods import make_explainer
+
+R = TypeVar("R")
 
 MOST_FILLS = 7  # evaluated to find one that would work
 
@@ -82,13 +84,16 @@ def explain_here(
     classifier: Classifier,
     *,
     request: Request,
+    function: Callable[[Explanation | Failure], R],
     batch_size: int | None = None,
     width: int | None = None,
     progress: Callable[[Status], None] | None = None,
-) -> Iterator[tuple[int, Explanation | Failure]]:
-    """Explain images in this process; yield each answer with its image's number, as it comes."""
+) -> Iterator[tuple[int, R]]:
+    """Explain images in this process; yield what `function` makes of each answer, with the number of its image."""
     engine = Engine(classifier, batch_size=batch_size)
-    return run_jobs(((image, request) for image in images), engine, limit_of(request), width=width, progress=progress)
+    work = ((image, request) for image in images)
+    for number, answer in run_jobs(work, engine, limit_of(request), width=width, progress=progress):
+        yield number, function(answer)
 
 
 def limit_of(request: Request) -> int | None:

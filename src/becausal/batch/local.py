@@ -23,7 +23,7 @@ from becausal.batch.records import (
     WorkerReady,
 )
 from becausal.batch.work import MAX_REASON, explain_tasks, open_model
-from becausal.core.contracts import Classifier
+from becausal.core.contracts import AsyncClassifier, Classifier
 from becausal.core.errors import BecausalError, ModelError
 from becausal.core.text import one_line
 
@@ -36,6 +36,11 @@ class InProcessPool:
     def __init__(self, job: BatchJob, check: ModelCheck, *, width: int | None = 1) -> None:
         self._job, self._check, self._width = job, check, width
         self._classifier: Classifier | None = None
+
+    @property
+    def feeds_device(self) -> bool:
+        """See `WorkerPool`."""
+        return isinstance(self._classifier, AsyncClassifier) and self._classifier.depth > 0
 
     def results(self, tasks: Iterable[BatchTask], *, one_at_a_time: bool = False) -> Iterator[TaskResult]:
         """See `WorkerPool`."""
@@ -67,6 +72,8 @@ class ProcessPool:
 
     The processes are spawned, so a script that uses this class needs `if __name__ == "__main__":`.
     """
+
+    feeds_device = False
 
     def __init__(self, job: BatchJob, check: ModelCheck, *, workers: int, width: int | None = 1) -> None:
         self._job, self._check, self._workers, self._width = job, check, workers, width

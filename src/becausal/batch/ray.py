@@ -68,6 +68,8 @@ class RayPool:
     actor, e.g. 0.5. Raises MissingExtraError without Ray, InputError for a cluster that cannot be reached.
     """
 
+    feeds_device = False
+
     def __init__(
         self,
         job: BatchJob,

@@ -114,7 +114,13 @@ TaskResult = TaskDone | TaskFailed | TaskLost
 
 
 class WorkerPool(Protocol):
-    """Explains tasks in any order; holds only as many as its workers need to stay busy."""
+    """Explains tasks in any order; holds only as many as its workers need to stay busy.
+
+    feeds_device: whether a device waits while this process does something else, so that results must be taken at once.
+    """
+
+    @property
+    def feeds_device(self) -> bool: ...
 
     def results(self, tasks: Iterable[BatchTask], *, one_at_a_time: bool = False) -> Iterator[TaskResult]:
         """One result per task.

@@ -1,15 +1,19 @@
 """Runs a batch: passes over the images that are waiting, were lost or have failed, until none is left to try."""
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
 from becausal.batch.local import InProcessPool
 from becausal.batch.records import BatchTask, TaskDone, TaskFailed, TaskLost, WorkerPool
 from becausal.batch.store import BatchStore
-from becausal.core.errors import AnswerError
+from becausal.core.errors import AnswerError, BecausalError
 
 MAX_MODEL_FAILURES = 50  # consecutive images on which the model fails before the run stops
+WRITERS = 4  # threads that write files while a device is fed
+MAX_UNSTORED = 32  # results that may wait for their files
 
 
 @dataclass(frozen=True)
@@ -71,13 +75,30 @@ class _BatchRunner:
     def _process(self, pool: WorkerPool, tasks: Iterable[BatchTask], *, one_at_a_time: bool) -> dict[int, str]:
         """Explain tasks and store the results; returns the reasons of those that were lost."""
         lost: dict[int, str] = {}
-        for result in pool.results(self._until_stopped(pool, tasks), one_at_a_time=one_at_a_time):
-            match result:
-                case TaskLost(number, reason):
-                    lost[number] = reason
-                case _:
-                    self._store_result(result)
+        written: deque[tuple[TaskDone | TaskFailed, Future[None] | None]] = deque()  # to be stored, in this order
+        with ThreadPoolExecutor(WRITERS, "writer") as threads:
+            try:
+                for result in pool.results(self._until_stopped(pool, tasks), one_at_a_time=one_at_a_time):
+                    if isinstance(result, TaskLost):
+                        lost[result.id] = result.reason
+                        continue
+                    files = threads.submit(self._store.write, result) if isinstance(result, TaskDone) else None
+                    written.append((result, files))
+                    self._store_results(written, left=MAX_UNSTORED if pool.feeds_device else 0)
+                self._store_results(written)
+            except BaseException:
+                with suppress(BecausalError):  # the first one counts
+                    self._store_results(written)
+                raise
         return lost
+
+    def _store_results(self, written: deque[tuple[TaskDone | TaskFailed, "Future[None] | None"]], left: int = 0) -> None:
+        """Store results whose files are written; wait for files while more than `left` results wait."""
+        while written and (len(written) > left or written[0][1] is None or written[0][1].done()):
+            result, files = written.popleft()
+            if files is not None:
+                files.result()
+            self._store_result(result)
 
     def _until_stopped(self, pool: WorkerPool, tasks: Iterable[BatchTask]) -> Iterator[BatchTask]:
         for task in tasks:

@@ -141,13 +141,28 @@ class BatchStore:
         found = self._fetch(query, self._per_image, state, self._end(limit))
         return [row[0] for row in found if row[0] not in self._started]
 
+    def write(self, done: TaskDone) -> None:
+        """Write the files of an explanation, for `save`; another thread may do it. Raises OutputError."""
+        unfinished = self._unfinished_folder(done)
+        with as_output_error(self.run):
+            try:
+                for result in done.results:
+                    place = unfinished if self._per_image == 1 else unfinished / f"{BOX_FOLDER}{result.row['box']}"
+                    place.mkdir(parents=True)
+                    for name, content in result.files.items():
+                        _write_synced(place / name, content)
+            except OSError:
+                shutil.rmtree(unfinished, ignore_errors=True)
+                raise
+
     def save(self, done: TaskDone) -> None:
-        """Store an explanation: files first, then the row. Raises OutputError; then nothing of it is stored."""
-        folder, unfinished = folder_of(self.run, done.id), self._unfinished / f"{done.id:06d}"
+        """Store an explanation whose files are written. Raises OutputError; then nothing of it is stored."""
+        folder, unfinished = folder_of(self.run, done.id), self._unfinished_folder(done)
         query = "SELECT max(state), max(tries) FROM images WHERE id >= ? AND id < ?"
         with as_output_error(self.run):
             state, tries = self._index.execute(query, self._ids(done.id)).fetchone()
             if state == "done":
+                shutil.rmtree(unfinished, ignore_errors=True)
                 return
             rows = [
                 result.row
@@ -156,11 +171,6 @@ class BatchStore:
                 for result in done.results
             ]
             try:
-                for result in done.results:
-                    place = unfinished if self._per_image == 1 else unfinished / f"{BOX_FOLDER}{result.row['box']}"
-                    place.mkdir(parents=True)
-                    for name, content in result.files.items():
-                        _write_synced(place / name, content)
                 folder.parent.mkdir(parents=True, exist_ok=True)
                 shutil.rmtree(folder, ignore_errors=True)  # of an earlier try, in which some boxes failed
                 unfinished.rename(folder)
@@ -174,6 +184,9 @@ class BatchStore:
             self._index.execute("DELETE FROM in_progress WHERE id = ?", (done.id,))
             self._started.discard(done.id)
         self._add_notes(done.notes)
+
+    def _unfinished_folder(self, done: TaskDone) -> Path:
+        return self._unfinished / f"{done.id:06d}"
 
     def fail(self, failed: TaskFailed) -> None:
         """Store the reason why an image could not be explained."""

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
 from becausal import models
-from becausal.api import Failure, explain_boxes, explain_numbered, find_failure
+from becausal.api import Failure, explain_boxes, find_failure, map_explanations
 from becausal.api.boxes import not_a_detector
 from becausal.api.explanation import Explanation
 from becausal.batch.index import ERROR_FILE, RESULTS
@@ -67,15 +68,16 @@ def explain_tasks(
     if job.every_box:
         yield from _explain_every_box(tasks, classifier, job)
         return
-    waiting = _TaskImages(tasks)
+    waiting, make_files = _TaskImages(tasks), partial(_add_files, render=job.render)
     while not waiting.is_finished:
         in_progress = waiting.in_progress = {}
         try:
-            for index, answer in explain_numbered(waiting.images(), classifier, request=job.request, width=width):
+            answers = map_explanations(make_files, waiting.images(), classifier, request=job.request, width=width)
+            for index, (answer, files) in answers:
                 yield from waiting.take_unreadable()
                 if isinstance(answer, Explanation) and answer.stopped_by == "interrupt":
                     raise KeyboardInterrupt  # an interrupted search is not the result of a complete run
-                result = _make_result(in_progress[index], answer, classifier.info.notes, job)
+                result = _make_result(in_progress[index], answer, files, classifier.info.notes, job)
                 del in_progress[index]  # only now: an exception while the result is made belongs to this task too
                 yield result
         except NetworkError as error:
@@ -177,8 +179,19 @@ def _explain_boxes(started: _StartedTask, image: InputImage, classifier: Classif
     return TaskDone(task.id, tuple(results), started.stamp, classifier.info.notes)
 
 
+def _add_files(answer: Explanation | Failure, *, render: bool) -> tuple[Explanation | Failure, dict[str, bytes]]:
+    """An answer and its files; none for a search that did not end by itself."""
+    if isinstance(answer, Failure) or answer.stopped_by == "interrupt" or find_failure(answer) is not None:
+        return answer, {}
+    return answer, answer.files(render=render)
+
+
 def _make_result(
-    started: _StartedTask, answer: Explanation | Failure, notes: tuple[str, ...], job: BatchJob
+    started: _StartedTask,
+    answer: Explanation | Failure,
+    files: dict[str, bytes],
+    notes: tuple[str, ...],
+    job: BatchJob,
 ) -> TaskDone | TaskFailed:
     if isinstance(answer, Failure):
         return _make_failure(started, answer.error)
@@ -186,7 +199,7 @@ def _make_result(
         return _make_failure(started, AnswerError(failure))
     task = started.task
     row = make_row(answer, task.item, job.categories)
-    return TaskDone(task.id, (RowResult(row, answer.files(render=job.render)),), started.stamp, notes)
+    return TaskDone(task.id, (RowResult(row, files),), started.stamp, notes)
 
 
 def _make_failure(started: _StartedTask, error: BecausalError) -> TaskFailed:
