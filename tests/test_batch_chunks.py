@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from batch_toys import toy_job
 from becausal.batch import ray as ray_pool
-from becausal.batch.records import BatchTask, InputItem, TaskFailed, TaskLost, WorkerReady
+from becausal.batch.records import ASSUMED_WIDTH, BatchTask, InputItem, TaskFailed, TaskLost, WorkerReady
 
 
 class ActorDied(Exception):
@@ -113,4 +113,4 @@ def test_all_workers_have_a_share_of_a_small_run(monkeypatch, count):
     assert len(list(run(monkeypatch, ray, count, workers=4, width=None))) == count
     shares = [sum(map(len, actor.chunks)) for actor in ray.actors]
     assert min(shares) >= count / 10
-    assert max(len(chunk) for actor in ray.actors for chunk in actor.chunks) <= 128
+    assert max(len(chunk) for actor in ray.actors for chunk in actor.chunks) <= 4 * ASSUMED_WIDTH

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from becausal.core.request import Request
 from becausal.models import Loading
 
-ASSUMED_WIDTH = 32  # images a worker is assumed to explain concurrently where it chooses the number itself, on a GPU
+ASSUMED_WIDTH = 128  # images a worker is assumed to explain concurrently where it chooses the number itself, on a GPU
 
 Box = tuple[float, float, float, float, str]  # left, top, width, height in pixels of the original; its category
 Stamp = tuple[int, int]  # size in bytes and modification time in ns of an image file when it was read
