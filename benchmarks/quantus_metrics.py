@@ -246,6 +246,7 @@ def score_method(options: argparse.Namespace, images: ImageSet, method: str, don
     for measure in measures(images.x.shape[-1], classes):
         explains_again = measure.scope == "few"
         missing = (measure.needs_truth and images.truth is None) or (explains_again and not options.few)
+        missing = missing or measure.name in options.without.split(",")
         if missing or (images.name, measure.name, method) in done:
             continue
         every = list(range(min(options.few, len(maps)) if explains_again else len(maps)))
@@ -311,6 +312,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="folder with photobombing_groundtruth.txt")
     parser.add_argument("--models", type=Path, help="folder with as_torch.py and mobilenet_v2.onnx")
     parser.add_argument("--few", type=int, default=0, help="images for metrics that explain again; 0: leave these out")
+    parser.add_argument("--without", default="", help="metrics to leave out, separated by commas")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--maps", type=Path, default=Path("quantus-maps"), help="folder in which maps are kept")

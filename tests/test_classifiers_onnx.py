@@ -7,7 +7,7 @@ import pytest
 
 import becausal.scenes
 from becausal.core.errors import ModelError
-from becausal.models import load_model
+from becausal.models import load_model, onnx_file
 from becausal.models.preprocess import PRESETS
 
 onnx = pytest.importorskip("onnx")
@@ -220,6 +220,29 @@ def test_devices_that_are_not_here(tmp_path):
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         with pytest.raises(ModelError, match="onnxruntime-gpu"):
             load_model(path, device="cuda")
+
+
+@pytest.mark.parametrize(("batch_size", "size"), [(None, 16), (5, 5)])
+def test_on_cuda_all_batches_have_one_size(tmp_path, monkeypatch, batch_size, size):
+    """onnxruntime plans a network again whenever the size changes."""
+    sizes = set()
+
+    class Recorded(onnx_file.BoundSession):
+        def __init__(self, session, input_name, output_name, device, device_id=0):
+            super().__init__(session, input_name, output_name, "cpu")
+
+        def __call__(self, batch):
+            sizes.add(len(batch))
+            return super().__call__(batch)
+
+    monkeypatch.setattr(onnx_file, "BoundSession", Recorded)
+    monkeypatch.setattr(onnx_file, "open_session", lambda path, settings: onnx_file.make_session(str(path), threads=1))
+    path, _ = make(tmp_path / "net.onnx", ("n", 3, 8, 8))
+    pixels = np.random.default_rng(0).integers(0, 256, (37, 8, 8, 3), np.uint8)
+    plain, on_device = load_model(path), load_model(path, device="cuda", batch_size=batch_size)
+    assert np.allclose(on_device.classify(pixels), plain.classify(pixels), atol=1e-6)
+    becausal.explain(pixels[0], on_device, fill="black", max_calls=60)
+    assert sizes == {size}
 
 
 def test_cuda_computes_in_full_precision_and_its_libraries_write_nothing_to_stdout(monkeypatch, capfd):

@@ -26,6 +26,9 @@ from becausal.models.settings import ModelSettings
 from becausal.models.signature import ImageInput, TensorInfo, find_tensor, pick_output, read_image_input
 from becausal.models.user_code import check_file, file_sha256, stdout_to_stderr
 
+#: Larger batches take no less time per image: making masked images on the CPU takes most of it.
+CUDA_BATCH_SIZE = 16
+
 
 def load(target: str, settings: ModelSettings, *, spec: str | None = None) -> ArrayClassifier | PythonClassifier:
     """The classifier in an ONNX file. Raises ModelError if it is not one, or takes neither images nor arrays."""
@@ -189,8 +192,9 @@ def _batch_sizes(image_input: ImageInput, settings: ModelSettings) -> tuple[tupl
         return (image_input.batch,), image_input.batch
     if settings.loading.device == "cpu":
         return (), settings.loading.batch_size or 32
-    size = settings.loading.batch_size or 256
-    return tuple(sorted({max(1, size // 16), max(1, size // 4), size})), size  # each new size takes time to plan
+    # On CUDA, onnxruntime plans all convolutions again whenever the size changes, which takes longer than the batch.
+    size = settings.loading.batch_size or CUDA_BATCH_SIZE
+    return (size,), size
 
 
 def _count_threads() -> int:
