@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -52,12 +53,12 @@ class CheckedSet:
         """The share of the view's pixels in the set."""
         return self.pixels / self.visible.size
 
-    @property
+    @cached_property
     def pieces(self) -> int:
         """How many connected pieces the set has."""
         return count_components(self.visible)
 
-    @property
+    @cached_property
     def holes(self) -> int:
         """How many connected gaps the set encloses."""
         return count_components(~np.pad(self.visible, 1)) - 1

@@ -15,9 +15,25 @@ def components(values: NDArray[Any], *, corners: bool = False) -> NDArray[np.int
         values: (*grid,); pixels are connected where they touch and have the same value.
         corners: Whether pixels that touch only at a corner or an edge are connected too.
     """
+    run, label, _ = _join_runs(values, corners)
+    return np.asarray(label[run], np.intp)
+
+
+def count_components(mask: NDArray[np.bool_]) -> int:
+    """How many connected components, touching by a side, the pixels that are True have."""
+    _, label, begins = _join_runs(mask, corners=False)
+    return int(np.count_nonzero(mask[begins] & (label == np.arange(len(label)))))
+
+
+def _join_runs(values: NDArray[Any], corners: bool) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
+    """Runs of equal pixels along the last axis, joined to components.
+
+    Returns:
+        The run of each pixel, (*grid,); for each run, the first run of its component; the first pixels of runs, (*grid,).
+    """
     begins = np.ones(values.shape, bool)
     begins[..., 1:] = values[..., 1:] != values[..., :-1]
-    run = np.cumsum(begins).reshape(values.shape) - 1  # pixels in a row along the last axis, alike: one run
+    run = np.cumsum(begins).reshape(values.shape) - 1
     pairs = [np.zeros((2, 0), np.intp)]
     for here, there in _neighbours(values.shape, corners):
         alike = values[here] == values[there]
@@ -33,12 +49,7 @@ def components(values: NDArray[Any], *, corners: bool = False) -> NDArray[np.int
         np.minimum.at(label, second, low)
         label = label[label]
         if np.array_equal(label, before):
-            return np.asarray(label[run], np.intp)
-
-
-def count_components(mask: NDArray[np.bool_]) -> int:
-    """How many connected components, touching by a side, the pixels that are True have."""
-    return len(np.unique(components(mask)[mask]))
+            return run, label, begins
 
 
 def _neighbours(grid: tuple[int, ...], corners: bool) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
