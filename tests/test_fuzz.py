@@ -7,6 +7,7 @@ all, so that a crash in a library is a failure of a case, too. A failure names i
     python tests/test_fuzz.py record 17 1
 """
 
+import copy
 import io
 import json
 import math
@@ -103,13 +104,13 @@ def mutate_json(text: str, rng: random.Random) -> str:
 def _replace_somewhere(value: Any, rng: random.Random) -> Any:
     inside = list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
     if not inside or rng.random() < 0.12:
-        return _nested(rng) if rng.random() < 0.05 else rng.choice(ODD)
+        return _nested(rng) if rng.random() < 0.05 else copy.deepcopy(rng.choice(ODD))
     key, item = rng.choice(inside)
     match rng.random():
         case chance if chance < 0.06:
             del value[key]
         case chance if chance < 0.1 and isinstance(value, dict):
-            value[rng.choice(("", "x", "\0", str(key) + "s"))] = rng.choice(ODD)
+            value[rng.choice(("", "x", "\0", str(key) + "s"))] = copy.deepcopy(rng.choice(ODD))
         case chance if chance < 0.13 and isinstance(value, list):
             value += [item] * rng.choice((1, 50))
         case _:
