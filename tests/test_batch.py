@@ -742,24 +742,28 @@ def test_a_device_does_not_wait_for_files(here, monkeypatch):
 
 
 def test_no_more_results_wait_for_their_files_than_memory_has_room_for(here, monkeypatch):
-    plain, most, waiting = store._write_synced, 0, set()
+    """With room for three, the device is not fed again after the fourth result until a file is written."""
+    plain, gate, too_early = store._write_synced, threading.Event(), []
 
     def slow(path, content):
-        time.sleep(0.02)
+        assert gate.wait(60)
         plain(path, content)
 
-    def count(number):
-        nonlocal most
-        waiting.add(number - 1)
-        most = max(most, len(waiting))
+    def watch(count):
+        if count > 3 and not gate.is_set():
+            too_early.append(count)
+            gate.set()
 
     monkeypatch.setattr(store, "_write_synced", slow)
     monkeypatch.setattr("becausal.batch.run.MAX_UNSTORED", 3)
     opened = open_store(here / "run", "shots")
-    run_batch(opened, Feeding(ahead=count), on_event=lambda event: waiting.discard(event.id))
+    timer = threading.Timer(2.0, gate.set)
+    timer.start()
+    run_batch(opened, Feeding(ahead=watch))
+    timer.cancel()
     assert opened.count() == {"waiting": 0, "done": 8, "failed": 0}
     opened.close()
-    assert most <= 3 + 1
+    assert not too_early
 
 
 @pytest.mark.parametrize("error", [ModelError("the device is lost"), KeyboardInterrupt()])

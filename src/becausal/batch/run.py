@@ -26,6 +26,7 @@ class TaskEvent:
 
 
 OnEvent = Callable[[TaskEvent], None]
+_Unstored = deque[tuple[TaskDone | TaskFailed, Future[None]]]  # results, and the writing of their files
 
 
 def run_batch(
@@ -75,29 +76,31 @@ class _BatchRunner:
     def _process(self, pool: WorkerPool, tasks: Iterable[BatchTask], *, one_at_a_time: bool) -> dict[int, str]:
         """Explain tasks and store the results; returns the reasons of those that were lost."""
         lost: dict[int, str] = {}
-        written: deque[tuple[TaskDone | TaskFailed, Future[None] | None]] = deque()  # to be stored, in this order
+        unstored: _Unstored = deque()
         with ThreadPoolExecutor(WRITERS, "writer") as threads:
             try:
                 for result in pool.results(self._until_stopped(pool, tasks), one_at_a_time=one_at_a_time):
                     if isinstance(result, TaskLost):
                         lost[result.id] = result.reason
                         continue
-                    files = threads.submit(self._store.write, result) if isinstance(result, TaskDone) else None
-                    written.append((result, files))
-                    self._store_results(written, left=MAX_UNSTORED if pool.feeds_device else 0)
-                self._store_results(written)
+                    unstored.append((result, threads.submit(self._write_files, result)))
+                    self._store_results(unstored, keep=MAX_UNSTORED if pool.feeds_device else 0)
+                self._store_results(unstored)
             except BaseException:
                 with suppress(BecausalError):  # the first one counts
-                    self._store_results(written)
+                    self._store_results(unstored)
                 raise
         return lost
 
-    def _store_results(self, written: deque[tuple[TaskDone | TaskFailed, "Future[None] | None"]], left: int = 0) -> None:
-        """Store results whose files are written; wait for files while more than `left` results wait."""
-        while written and (len(written) > left or written[0][1] is None or written[0][1].done()):
-            result, files = written.popleft()
-            if files is not None:
-                files.result()
+    def _write_files(self, result: TaskDone | TaskFailed) -> None:
+        if isinstance(result, TaskDone):
+            self._store.write(result)
+
+    def _store_results(self, unstored: _Unstored, keep: int = 0) -> None:
+        """Store the results whose files are written, in their order; wait for files where more than `keep` are left."""
+        while unstored and (len(unstored) > keep or unstored[0][1].done()):
+            result, files = unstored.popleft()
+            files.result()
             self._store_result(result)
 
     def _until_stopped(self, pool: WorkerPool, tasks: Iterable[BatchTask]) -> Iterator[BatchTask]:

@@ -192,7 +192,7 @@ def _batch_sizes(image_input: ImageInput, settings: ModelSettings) -> tuple[tupl
         return (image_input.batch,), image_input.batch
     if settings.loading.device == "cpu":
         return (), settings.loading.batch_size or 32
-    # On CUDA, onnxruntime plans all convolutions again whenever the size changes, which takes longer than the batch.
+    # On CUDA, onnxruntime takes much longer for a batch of another size than the last one.
     size = settings.loading.batch_size or CUDA_BATCH_SIZE
     return (size,), size
 
