@@ -26,7 +26,7 @@ from becausal.models.settings import ModelSettings
 from becausal.models.signature import ImageInput, TensorInfo, find_tensor, pick_output, read_image_input
 from becausal.models.user_code import check_file, file_sha256, stdout_to_stderr
 
-#: Larger batches take no less time per image: making masked images on the CPU takes most of it.
+#: Larger batches took no less time per image, on an H200.
 CUDA_BATCH_SIZE = 16
 
 
