@@ -133,7 +133,7 @@ def test_whenever_the_model_dies_the_best_so_far_comes_back_with_honest_checks(c
     total = course.end.calls
     sizes, seen = [64], set()
     begins = [course.stages.index(stage) for stage in dict.fromkeys(course.stages)]
-    for count in sorted({*range(1, 8), *begins[1:], *range(8, total, max(1, total // 8)), total - 2, total - 1}):
+    for count in sorted({*range(1, 8), *begins[1:], *range(8, total, max(1, total // 16)), total - 2, total - 1}):
         model = dead_after(count)
         explanation = explain_or_none(model, options)
         assert len(model.batches) == count + 1  # nothing is asked of it any more

@@ -468,7 +468,7 @@ def test_a_method_that_is_interrupted_leaves_one_level(is_label):
 def test_the_last_checks_of_all_levels_are_one_batch():
     stages = []
     explain(Weighted((18, 18), 5), seed=2, progress=lambda status: stages.append(status.stage))
-    assert stages.count("verify") == 2  # the checks, and the explanation once more
+    assert stages.count("verify") == 3  # the checks, and the explanation once more: alone, and in company
 
 
 # Several seeds

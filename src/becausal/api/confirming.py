@@ -1,14 +1,16 @@
-"""The last evaluation of an explanation: does the model still say what it said during the search?
+"""The last evaluation of an explanation: does the model still say what it said during the search, and in other company?
 
-Three kinds of models are told apart. Most give the same answer again. One that is random answers the same batch in two
-ways; its explanation is worth nothing, and it is refused. One whose rounding depends on the other rows of the batch gives
-the same answer to the same batch; its explanation is kept, with a note that says how large the effect is.
+It is evaluated alone, and in one batch with other sets of the search, at another place. Three kinds of models are told
+apart. Most give the same answer again. One that is random answers the same batch in two ways; its explanation is worth
+nothing, and it is refused. One whose rounding depends on the other rows of the batch gives the same answer to the same
+batch; its explanation is kept, with a note that says how large the effect is.
 """
 
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from becausal.core.checks import removals
 from becausal.core.contracts import Answers, Visible
 from becausal.core.errors import UnstableModelError
 from becausal.core.pipeline import SearchResult
@@ -41,51 +43,110 @@ class BatchEffect:
     calls: int
 
 
-def confirm(engine: Engine, problem: Problem, result: SearchResult, first: float, again: Answers) -> Confirmed:
-    """Compare a result with its second evaluation.
+def in_company(result: SearchResult, count: int) -> Visible:
+    """Sets to evaluate together with an explanation, and the explanation among them, (count, *grid).
+
+    All were asked in the search: the whole view, the explanation, its complement, and the removals of its cells.
+    """
+    visible, grain = result.visible, result.checks.minimal_grain
+    inner = result.levels[-2].visible if len(result.levels) > 1 else np.zeros_like(visible)
+    known = [~visible, np.ones_like(visible), visible]
+    if grain is not None and (visible & ~inner).any():
+        less = removals(visible, grain, inner)
+        known += list(less[np.unique(np.linspace(0, len(less) - 1, max(0, count - len(known))).astype(np.intp))])
+    return np.stack([known[-1 - i % len(known)] for i in range(count)])
+
+
+def confirm(
+    engine: Engine, problem: Problem, result: SearchResult, first: float, alone: Answers, company: "Company"
+) -> Confirmed:
+    """Compare a result with its last evaluations.
 
     Args:
-        engine: Evaluates further batches where the two differ.
+        engine: Evaluates further batches where they differ.
         problem: What was explained.
         result: What was found.
         first: The confidence of the whole view in the very first call.
-        again: The answer to the explanation, evaluated once more.
+        alone: The answer to the explanation, evaluated once more in a batch of its own.
+        company: The explanation and other sets of the search, evaluated once more in one batch.
 
     Returns:
         The result; with a note where the model's answers depend on the batch.
 
     Raises:
-        UnstableModelError: The model answered the same question in two ways, and not because of the batch.
+        UnstableModelError: The model answered the same question in two ways, and not because of the batch; or the label
+            of the whole view depends on the batch.
     """
-    is_half, tolerance = engine.classifier.info.is_half, tolerance_of(engine)
-    before, after = result.checks.confidence, float(again.confidence[0])
-    held = {result.checks.sufficient, bool(again.holds[0])}
-    is_about_whole = False
-    if len(held) == 1 and not abs(after - before) > tolerance:
-        if not abs(result.confidence - first) > tolerance:
-            return Confirmed(result)
-        is_about_whole, before, after, held = True, first, result.confidence, {True}
-    gap = abs(after - before)
-    visible = np.ones(problem.grid, bool) if is_about_whole else result.visible
+    tolerance = tolerance_of(engine)
+    change = _find_change(problem, result, first, alone, tolerance) or company.find_change(tolerance)
+    if change is None:
+        return Confirmed(result)
+    gap = abs(change.after - change.before)
     step = tolerance if np.isnan(gap) else min(tolerance, max(gap, tolerance) / 10)
-    effect = find_batch_effect(engine, problem, visible, step)
+    effect = find_batch_effect(engine, problem, change.visible, step)
+    said = f"(confidence {change.before:.4f}, then {change.after:.4f})"
     if effect is None:
         reason = "is dropout still on, or is there randomness in it?"
-        if is_half:
+        if engine.classifier.info.is_half:
             reason = "half precision may be too coarse for this image, or there is randomness in the model"
+        raise UnstableModelError(f"the model answered the same question in two ways {said}: {reason}")
+    if change.visible.all() and len(effect.holds) > 1:
         raise UnstableModelError(
-            f"the model answered the same question in two ways (confidence {before:.4f}, then {after:.4f}): {reason}"
+            f"the label of the image depends on the batch it is evaluated in {said}: use --batch-size 1"
         )
     size = float(np.nanmax([gap, effect.size])) if problem.has_scores else float("nan")
     paired = engine.ask_uncached(problem, np.stack([result.visible, ~result.visible]))  # the batch of `verify`
-    is_lost = len(held | effect.holds | {bool(paired.holds[0])}) > 1
+    is_own = bool((change.visible == result.visible).all())
+    held = {result.checks.sufficient, bool(alone.holds[0]), bool(paired.holds[0])}
+    is_lost = len(held | (effect.holds if is_own else set())) > 1
     checks = replace(result.checks, confidence=float(paired.confidence[0]))
     if is_lost:
         checks = replace(checks, sufficient=False, minimal_grain=None, cells=0)
+    elif not is_own and len(effect.holds) > 1:  # a removal that keeps the label in some batches
+        checks = replace(checks, minimal_grain=None, cells=0)
     levels = (*result.levels[:-1], replace(result.levels[-1], checks=checks))
     note = _describe(size, is_lost=is_lost)
     calls = effect.calls + 2 * len(problem.backgrounds)
     return Confirmed(replace(result, levels=levels, notes=(*result.notes, note)), is_lost, calls)
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """A set, (*grid,), whose second evaluation gave another confidence, or for NaN another label."""
+
+    visible: Visible
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, eq=False)
+class Company:
+    """Sets, (n, *grid), that were evaluated once more in one batch: the answers before, and these."""
+
+    visible: Visible
+    before: Answers
+    after: Answers
+
+    def find_change(self, tolerance: float) -> Change | None:
+        """The set whose answer has changed most, if by more than the tolerance."""
+        if not len(self.visible):
+            return None
+        gap = np.abs(self.after.confidence - self.before.confidence)
+        gap = np.where(np.isnan(gap), (self.after.holds != self.before.holds) * 1.0, gap)
+        worst = int(np.argmax(gap))
+        if not gap[worst] > tolerance:
+            return None
+        return Change(self.visible[worst], float(self.before.confidence[worst]), float(self.after.confidence[worst]))
+
+
+def _find_change(problem: Problem, result: SearchResult, first: float, alone: Answers, tolerance: float) -> Change | None:
+    """Whether the explanation, or else the whole view, has another answer now than in the search."""
+    before, after = result.checks.confidence, float(alone.confidence[0])
+    if result.checks.sufficient != bool(alone.holds[0]) or abs(after - before) > tolerance:
+        return Change(result.visible, before, after)
+    if abs(result.confidence - first) > tolerance:
+        return Change(np.ones(problem.grid, bool), first, result.confidence)
+    return None
 
 
 def tolerance_of(engine: Engine) -> float:
@@ -104,11 +165,11 @@ def find_batch_effect(engine: Engine, problem: Problem, visible: Visible, step: 
     for size in BATCH_SIZES:
         if size > engine.calls.batch_size:
             break
-        rows = np.stack([visible, ~visible] * (size // 2))
+        rows = np.stack([~visible, visible] * (size // 2))
         alone, together = [], []
         for _ in range(REPEATS):
-            alone.append(engine.ask_uncached(problem, rows[:1]))
-            together.append(engine.ask_uncached(problem, rows))
+            alone.append(engine.ask_uncached(problem, rows[-1:]))
+            together.append(engine.ask_uncached(problem, rows).part(slice(-1, None)))
         calls += REPEATS * (1 + size) * len(problem.backgrounds)
         if _differ(alone, step) or _differ(together, step):
             return None

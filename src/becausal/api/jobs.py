@@ -2,26 +2,28 @@
 
 import math
 import platform
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
+from itertools import count
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from becausal.api.any_level import add_any_level, reserve_calls
-from becausal.api.confirming import confirm, tolerance_of
+from becausal.api.confirming import Company, confirm, in_company, tolerance_of
 from becausal.api.explanation import Explanation
+from becausal.api.fill_advice import suggest_fills
 from becausal.api.origins import make_origin
 from becausal.api.target_choice import check_method, make_target, score_of
 from becausal.core.checks import ANY, Checks, Level, check, level_name
-from becausal.core.contracts import Answers, Classifier, ModelInfo, Pixels, Search, Stop, with_hints
-from becausal.core.errors import BecausalError, FillError, MissingExtraError, UnstableModelError
+from becausal.core.contracts import Answers, Classifier, Pixels, Search, Stop, with_hints
+from becausal.core.errors import BecausalError, FillError, TwinError, UnstableModelError
 from becausal.core.explanation import NamedScore
 from becausal.core.minimise import Minimal
 from becausal.core.pipeline import SearchResult, last_checks, run_pipeline
@@ -31,18 +33,17 @@ from becausal.core.request import Request
 from becausal.core.searches import BudgetedRun, keeping
 from becausal.core.targets import Target, with_floor
 from becausal.core.text import one_line
+from becausal.core.twins import compare_twin
 from becausal.core.version import __version__
 from becausal.engine.engine import Engine
 from becausal.engine.memory import require_memory
 from becausal.engine.running import Job, Outcome, SharedAnswers
 from becausal.images.backgrounds import Backgrounds, make_backgrounds
-from becausal.images.fills import NAMES, make_background
+from becausal.images.fills import make_background
 from becausal.images.loading import InputImage, View, load_image, make_view, peek_size, read_like, shown_original
 from becausal.methods import make_explainer
 
 R = TypeVar("R")
-
-MOST_FILLS = 7  # evaluated to find one that would work
 
 
 @dataclass(eq=False)
@@ -61,6 +62,8 @@ class ImageJob:
     confidence: float = float("nan")
     whole: NDArray[Any] | None = None  # the model's answer to the whole view: scores (classes,), or a label
     extra_calls: int = 0  # past the engine's count
+    notes: tuple[str, ...] = ()
+    may_be_guided: bool = True  # by a twin of the model
 
     def start(self, scores: NDArray[Any]) -> tuple[Problem, Search[SearchResult | BecausalError]]:
         """The problem and the search, given the model's answer to the whole view."""
@@ -76,7 +79,27 @@ class ImageJob:
         self.problem = Problem(
             self.view.pixels, self.backgrounds, target, has_scores, classifier, floors=floors, sampler=self.sampler
         )
-        return self.problem, search_and_confirm(self, self.problem)
+        twin = self.engine.find_twin() if self.may_be_guided and has_scores else None
+        if twin is None:
+            return self.problem, search_and_confirm(self, self.problem)
+        self.notes += (f"{twin.name} guided the search; every claim and every score is of the model itself",)
+        self.problem = replace(self.problem, is_guided=True)
+        return self.problem, compare_twin(search_and_confirm(self, self.problem), twin.tolerance)
+
+    def repeated(self, error: TwinError, calls: int) -> Self:
+        """The same job, not begun, after a twin gave another answer than the model. calls: what this one has cost."""
+        note = "a faster stand-in of the model gave another answer than the model, so the search was repeated"
+        run = BudgetedRun(self.view.grid, price=self.request.price)
+        return replace(self, run=run, extra_calls=self.extra_calls + calls, notes=(note,), may_be_guided=error.is_wrong)
+
+    def advise(self, error: BecausalError) -> BecausalError:
+        """The error; where it refuses the fill, with the fills that would work."""
+        if self.problem is None or not isinstance(error, FillError):
+            return error
+        return suggest_fills(error, self.problem, self.request, self.engine, self._make_background)
+
+    def _make_background(self, fill: str) -> Pixels:
+        return _make_background(fill, self.view, self.engine.classifier, np.random.default_rng([self.request.seed, 1]))
 
 
 def explain_here(
@@ -98,7 +121,7 @@ def explain_here(
 
 def limit_of(request: Request) -> int | None:
     """The engine's limit on the calls of a search; the explanation is evaluated once more at the very end, past it."""
-    return None if request.max_calls is None else request.max_calls - len(request.fills)
+    return None if request.max_calls is None else request.max_calls - request.last_calls
 
 
 def run_jobs(
@@ -115,36 +138,64 @@ def run_jobs(
     limit: of the engine, on the calls of each. shared: what the model has answered, where all of them are the same image
     with the same fills.
     """
-    jobs: dict[int, ImageJob] = {}
-    names: dict[int, str] = {}
+    jobs = _Jobs(work, engine, shared)
 
     def watch(index: int, calls: int) -> None:
         if progress is not None:
-            run, request = jobs[index].run, jobs[index].request
-            size = run.pixels / run.visible.size
-            progress(Status(names[index], index, run.stage, calls, request.max_calls, size, run.visible))
-
-    def prepared() -> Iterator[Job[SearchResult | BecausalError] | BecausalError]:
-        for index, (image, request) in enumerate(work):
-            try:
-                job = prepare(image, engine, request)
-            except BecausalError as error:
-                names[index] = _name(image)
-                yield error
-                continue
-            jobs[index], names[index] = job, job.image.name
-            yield Job(job.view.pixels, job.backgrounds, job.start, shared)
+            number, job = jobs.started[index]
+            size = job.run.pixels / job.run.visible.size
+            progress(Status(job.image.name, number, job.run.stage, calls, job.request.max_calls, size, job.run.visible))
 
     engine.watch = watch
-    for outcome in engine.run_many(prepared(), max_calls=limit, width=width):
-        done, name = jobs.pop(outcome.index, None), names.pop(outcome.index)
+    for outcome in engine.run_many(jobs, max_calls=limit, width=width):
+        if outcome.index in jobs.refused:
+            yield jobs.refused.pop(outcome.index)
+            continue
+        number, job = jobs.started.pop(outcome.index)
         error = outcome.result if isinstance(outcome.result, BecausalError) else outcome.error
-        if done is not None and isinstance(outcome.result, SearchResult):
-            yield outcome.index, finish(done, outcome.result, outcome)
+        if isinstance(error, TwinError):
+            if error.is_wrong:
+                engine.calls.drop_twin()
+            jobs.again.append((number, job.repeated(error, outcome.stats.calls)))
+        elif isinstance(outcome.result, SearchResult):
+            yield number, finish(job, outcome.result, outcome)
         elif error is not None:
-            if done is not None and isinstance(error, FillError):
-                error = suggest_fills(done, error)
-            yield outcome.index, Failure(name, error)
+            yield number, Failure(job.image.name, job.advise(error))
+    if jobs.again:
+        raise KeyboardInterrupt
+
+
+class _Jobs:
+    """The work of an engine: images one after the other, and before them those that are searched again.
+
+    started: the jobs by the engine's index, with the number of the image. refused: what could not even be prepared.
+    """
+
+    def __init__(self, work: Iterable[tuple[Any, Request]], engine: Engine, shared: SharedAnswers | None) -> None:
+        self.again: deque[tuple[int, ImageJob]] = deque()
+        self.started: dict[int, tuple[int, ImageJob]] = {}
+        self.refused: dict[int, tuple[int, Failure]] = {}
+        self._work = enumerate(work)
+        self._indices = count()
+        self._engine = engine
+        self._shared = shared
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Job[SearchResult | BecausalError] | BecausalError:
+        """The next job. After the last one there may be another later, when a search is to be repeated."""
+        if self.again:
+            number, job = self.again.popleft()
+        else:
+            number, (image, request) = next(self._work)
+            try:
+                job = prepare(image, self._engine, request)
+            except BecausalError as error:
+                self.refused[next(self._indices)] = number, Failure(_name(image), error)
+                return error
+        self.started[next(self._indices)] = number, job
+        return Job(job.view.pixels, job.backgrounds, job.start, self._shared)
 
 
 def prepare(image: Any, engine: Engine, request: Request) -> ImageJob:
@@ -167,7 +218,8 @@ def prepare(image: Any, engine: Engine, request: Request) -> ImageJob:
     if request.holds is not None:
         read_image = partial(read_like, view.pixels, geometry=info.geometry, channels=info.channels)
         sampler = make_backgrounds(request.backgrounds, view.pixels, request.seed, read_image)
-    return ImageJob(source, view, backgrounds, explainer, request, engine, run, sampler)
+    is_plain = request.max_calls is None and not request.contrast  # a limit is on what the model itself is asked
+    return ImageJob(source, view, backgrounds, explainer, request, engine, run, sampler, may_be_guided=is_plain)
 
 
 def _make_background(fill: str, view: View, classifier: Classifier, rng: np.random.Generator) -> Pixels:
@@ -185,10 +237,11 @@ def search_and_confirm(job: ImageJob, problem: Problem) -> Search[SearchResult |
         result = yield from _search(job, problem)
         while True:
             try:
-                again = yield with_hints(result.visible[None], uncached=True)
+                alone = yield with_hints(result.visible[None], uncached=True, exact=True)
+                company = yield from _ask_company(result, job.request.last_rows)
                 floor = max(0.0, job.run.floor - tolerance_of(job.engine))  # rounding may put it below
                 target = replace(problem.target, floor=max(floor, problem.target.floor))
-                result = _confirm(job, replace(problem, target=target), result, with_floor(again, floor))
+                result = _confirm(job, replace(problem, target=target), result, with_floor(alone, floor), company)
                 if job.sampler is None:
                     return result
                 return (yield from add_any_level(problem, job.sampler, result, job.request, job.run))
@@ -197,6 +250,19 @@ def search_and_confirm(job: ImageJob, problem: Problem) -> Search[SearchResult |
                     return (yield from _best_after_failure(job, result, stop))
     except BecausalError as error:
         return error
+
+
+def _ask_company(result: SearchResult, count: int) -> Search[Company]:
+    """The explanation and other sets of the search, `count` together, evaluated once more in one batch."""
+    if not count:
+        return Company(result.visible[None][:0], Answers.none(), Answers.none())
+    rows = in_company(result, count)
+    try:
+        before = yield with_hints(rows, exact=True)  # known, as a rule, so that it costs nothing
+    except Stop as stop:
+        before = stop.answers
+    rows = rows[: len(before)]
+    return Company(rows, before, (yield with_hints(rows, uncached=True, exact=True)) if len(rows) else before)
 
 
 def _search(job: ImageJob, problem: Problem) -> Search[SearchResult]:
@@ -212,7 +278,7 @@ def _search(job: ImageJob, problem: Problem) -> Search[SearchResult]:
     try:
         checks = yield from keeping(check(run.visible, grain=None), run.floor)
     except Stop:  # an interrupt just now: this is still allowed
-        checks = yield from keeping(last_checks(Minimal(run.visible, None)), run.floor)
+        checks = yield from keeping(last_checks(Minimal(run.visible, None), is_guided=problem.is_guided), run.floor)
     note = "the search was interrupted inside a method: its map is lost, the smallest set found so far is shown"
     return SearchResult(run.visible.astype(np.float64), (_only_level(job, checks),), job.confidence, (), (note,))
 
@@ -234,14 +300,15 @@ def _best_after_failure(job: ImageJob, result: SearchResult, stop: Stop) -> Sear
         if stop.reason == "interrupt" or stop.cause is None:
             raise KeyboardInterrupt
         raise stop.cause from stop.cause.__cause__
-    checks = yield from keeping(last_checks(Minimal(job.run.visible, None)), job.run.floor)
+    guided = job.problem is not None and job.problem.is_guided
+    checks = yield from keeping(last_checks(Minimal(job.run.visible, None), is_guided=guided), job.run.floor)
     return replace(result, levels=(_only_level(job, checks),))
 
 
-def _confirm(job: ImageJob, problem: Problem, result: SearchResult, again: Answers) -> SearchResult:
-    """The result, compared with its second evaluation; marked as a failure where the batch decides on the label."""
+def _confirm(job: ImageJob, problem: Problem, result: SearchResult, alone: Answers, company: Company) -> SearchResult:
+    """The result, compared with its last evaluations; marked as a failure where the batch decides on the label."""
     try:
-        confirmed = confirm(job.engine, problem, result, job.confidence, again)
+        confirmed = confirm(job.engine, problem, result, job.confidence, alone, company)
     except KeyboardInterrupt:  # while finding out why the model gave another answer
         job.engine.interrupt()
         raise UnstableModelError("the model answered the same question in two ways") from None
@@ -249,47 +316,6 @@ def _confirm(job: ImageJob, problem: Problem, result: SearchResult, again: Answe
     if confirmed.is_lost:
         job.run.stopped_by = "failure"
     return confirmed.result
-
-
-def suggest_fills(job: ImageJob, error: FillError) -> FillError:
-    """The refusal of a fill, with the label of the fully masked image and the built-in fills that would work."""
-    problem, fills, info = job.problem, job.request.fills, job.engine.classifier.info
-    if problem is None or len(fills) > 1:
-        return error
-    working, found, label = [], problem.label_id, ""
-    try:
-        for fill in [fills[0], *(name for name in NAMES if name != fills[0])][:MOST_FILLS]:
-            with suppress(FillError, MissingExtraError):  # inpaint is not for signals, and needs a library
-                rng = np.random.default_rng([job.request.seed, 1])
-                background = _make_background(fill, job.view, job.engine.classifier, rng)
-                scores = job.engine.evaluate(problem.view, background, np.zeros((1, *problem.grid), bool))
-                if fill == fills[0] and scores.ndim < 3:
-                    found, label = _describe_top(info, scores)
-                elif fill != fills[0] and not problem.target.judge(scores).holds[0]:
-                    working.append(fill)
-    except KeyboardInterrupt:
-        job.engine.interrupt()
-        return error
-    except BecausalError:  # the model failed
-        return error
-    advice = f"use {_either(working)}" if working else "none of the built-in fills would work either"
-    fact = "fully masked image already has this label"
-    if problem.target.box is not None:
-        return FillError(f"the detector still finds this box in the fully masked image (fill {fills[0]}): {advice}")
-    if found != problem.label_id:  # one of the top k, or ahead of its rival
-        fact = "target already holds on the fully masked image"
-    return FillError(f"the {fact}: under the fill {fills[0]} it is {label}, so there is nothing to explain; {advice}")
-
-
-def _describe_top(info: ModelInfo, scores: NDArray[Any]) -> tuple[int, str]:
-    if scores.ndim == 1:
-        return int(scores[0]), info.name_of(int(scores[0]))
-    top = int(np.argmax(scores[0]))
-    return top, f"{info.name_of(top)} (confidence {scores[0, top]:.2f})"
-
-
-def _either(names: list[str]) -> str:
-    return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
 
 
 def finish(job: ImageJob, result: SearchResult, outcome: Outcome[Any]) -> Explanation:
@@ -319,7 +345,7 @@ def finish(job: ImageJob, result: SearchResult, outcome: Outcome[Any]) -> Explan
         others=result.others,
         top=None if job.whole is None or problem.target.box is not None else NamedScore.of(info, job.whole),
         rival=None if job.whole is None or against is None else NamedScore.of(info, job.whole, against),
-        notes=(*job.image.notes, *info.notes, *result.notes, *failed),
+        notes=(*job.image.notes, *info.notes, *job.notes, *result.notes, *failed),
     )
 
 

@@ -167,7 +167,7 @@ def _evaluate(visible: Visible, tally: Tally, count: int) -> Search[tuple[Tally,
     """The tally after so many more backgrounds, and whether the search was stopped."""
     start = tally.first + tally.asked
     try:
-        answers = yield with_hints(np.repeat(visible[None], count, axis=0), draws=range(start, start + count))
+        answers = yield with_hints(np.repeat(visible[None], count, axis=0), draws=range(start, start + count), exact=True)
         is_stopped = False
     except Stop as stop:
         answers, is_stopped = stop.answers, True

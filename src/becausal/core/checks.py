@@ -9,7 +9,7 @@ import numpy as np
 
 from becausal.core.certificates import Certificate
 from becausal.core.components import count_components
-from becausal.core.contracts import Answers, Search, Visible
+from becausal.core.contracts import Answers, Search, Visible, with_hints
 from becausal.core.minimise import present
 from becausal.core.regions import cells
 from becausal.core.searches import contrastive
@@ -134,7 +134,7 @@ def check(visible: Visible, *, grain: int | None, contrast: bool = False, inner:
     contrast: a removal loses the target also where what is left is no longer necessary. inner: the level inside this one,
     of which nothing is removed.
     """
-    answers = yield np.stack([visible, ~visible])
+    answers = yield with_hints(np.stack([visible, ~visible]), exact=True)
     lost, count = True, 0
     if grain is not None and (visible if inner is None else visible & ~inner).any():
         wave = removals(visible, grain, inner)

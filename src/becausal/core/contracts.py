@@ -76,17 +76,20 @@ class Wave(np.ndarray[Any, np.dtype[np.bool_]]):
     lookahead: given n, returns up to n sets that may be asked next, likeliest first. They are evaluated where a batch
     would be padded; the search does not notice. uncached: bypass the answer cache and the budget. draws: for each row, the
     number of the random background it is evaluated on, instead of the fills; each row is then one call, and `lookahead`
-    is ignored. Slices and results of arithmetic carry no hints.
+    is ignored. exact: the model itself answers, not a twin of it: what is claimed of a result is asked like this. Slices
+    and results of arithmetic carry no hints.
     """
 
     lookahead: Lookahead | None
     uncached: bool
     draws: NDArray[np.intp] | None
+    exact: bool
 
     def __array_finalize__(self, made_from: Any) -> None:
         self.lookahead = None
         self.uncached = False
         self.draws = None
+        self.exact = False
 
 
 def with_hints(
@@ -95,6 +98,7 @@ def with_hints(
     lookahead: Lookahead | None = None,
     uncached: bool = False,
     draws: NDArray[np.intp] | Sequence[int] | None = None,
+    exact: bool = False,
 ) -> Wave:
     """The questions, with hints for the engine; see `Wave`.
 
@@ -104,6 +108,7 @@ def with_hints(
     wave = visible.view(Wave)
     wave.lookahead = lookahead
     wave.uncached = uncached
+    wave.exact = exact
     if draws is not None:
         wave.draws = np.asarray(draws, np.intp)
         if wave.draws.shape != (len(visible),):
@@ -114,6 +119,11 @@ def with_hints(
 def draws_of(visible: Visible) -> NDArray[np.intp] | None:
     """The numbers of the random backgrounds that the rows of a wave are evaluated on; None for the fills."""
     return visible.draws if isinstance(visible, Wave) else None
+
+
+def is_exact(visible: Visible) -> bool:
+    """Whether the model itself must answer a wave, not a twin of it."""
+    return isinstance(visible, Wave) and visible.exact
 
 
 class BackgroundSampler(Protocol):
@@ -310,3 +320,30 @@ class AsyncClassifier(Protocol):
     def depth(self) -> int: ...
 
     def submit(self, staged: Sequence[Any], which: NDArray[np.intp], packed: NDArray[np.uint8], grid: Grid) -> Promise: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Twin:
+    """A faster stand-in of a classifier, e.g. in half precision. It may guide a search, and certifies nothing.
+
+    name: what it is, for notes. tolerance: how far its confidences may be from the model's. ask, submit: as those of the
+    classifier, with the pairs that the classifier has staged; submit where the classifier is asynchronous.
+    """
+
+    name: str
+    tolerance: float
+    ask: Callable[[Sequence[Any], NDArray[np.intp], Visible], NDArray[Any]]
+    submit: Callable[[Sequence[Any], NDArray[np.intp], NDArray[np.uint8], Grid], Promise] | None = None
+
+
+@runtime_checkable
+class TwinnedClassifier(Protocol):
+    """What a classifier that may have a twin has in addition.
+
+    `find_twin` makes one, or returns one that was made before: whoever uses it compares it with the model. `drop_twin` is
+    told that it gave a wrong answer; `find_twin` may then make a new one, and in the end returns None.
+    """
+
+    def find_twin(self) -> Twin | None: ...
+
+    def drop_twin(self) -> None: ...

@@ -8,7 +8,8 @@
     │   ├── TargetError         a target that is unknown, or does not hold on the whole view
     │   └── FillError           a fill that is unknown, or under which the fully masked image already has the target
     ├── AnswerError             a model that failed while it was evaluated
-    │   └── UnstableModelError  a model that answered the same question in two ways
+    │   ├── UnstableModelError  a model that answered the same question in two ways
+    │   └── TwinError           a faster stand-in of a model that gave another answer; the search is repeated without it
     ├── MissingExtraError       an optional library is not installed; the message says what to install
     ├── NetworkError            something had to be fetched, or called, and could not be
     └── OutputError             a result that cannot be written, or read back
@@ -51,6 +52,17 @@ class AnswerError(BecausalError):
 
 class UnstableModelError(AnswerError):
     """The model answered the same question in two ways."""
+
+
+class TwinError(AnswerError):
+    """A faster stand-in of the model gave another answer than the model itself.
+
+    is_wrong: whether by more than rounding explains; if not, it may still guide other searches.
+    """
+
+    def __init__(self, said: str, *, is_wrong: bool = True) -> None:
+        super().__init__(said)
+        self.is_wrong = is_wrong
 
 
 #: The packages of each extra, as pip installs them.

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from becausal.core.checks import CheckedSet, Checks, Level, level_name
-from becausal.core.contracts import Answers, Finding, Saliency, Search, Stop, Visible
+from becausal.core.contracts import Answers, Finding, Saliency, Search, Stop, Visible, with_hints
 from becausal.core.errors import FillError, OptionError, TargetError
 from becausal.core.extract import COARSE, extract
 from becausal.core.metrics import iou
@@ -18,6 +18,7 @@ from becausal.core.problem import Explainer, Problem, SetExplainer
 from becausal.core.regions import cells
 from becausal.core.request import Request
 from becausal.core.searches import BudgetedRun, contrastive, keeping, showing
+from becausal.core.twins import claims, confirm_minimal
 
 T = TypeVar("T")
 
@@ -63,10 +64,9 @@ def run_pipeline(problem: Problem, explainer: Explainer, request: Request, run: 
     shares = request.shares if problem.floors else request.shares[-1:] if problem.has_scores else (0.0,)
     last = None
     if request.max_calls is not None:
-        confirming = len(request.fills)  # the explanation is evaluated once more at the very end
         checking = LAST_QUESTIONS * len(request.fills) * len(shares)
         checking += min(checking * (request.several - 1), request.max_calls // 4)  # of the further explanations
-        last = request.max_calls - confirming - checking
+        last = request.max_calls - request.last_calls - checking
     limit = last
     if last is not None and not isinstance(explainer, SetExplainer):
         limit = last - min(RESERVE * request.price * len(shares), (last - FIRST_CALL) // 3)
@@ -77,19 +77,22 @@ def run_pipeline(problem: Problem, explainer: Explainer, request: Request, run: 
     else:
         sets = yield from _extract_levels(problem, explainer, request, run, finding.saliency, last)
     run.stage = "verify"
-    if len(sets) > 1:
-        with suppress(Stop):  # what `last_checks` asks, of all levels in one wave
-            yield np.concatenate([[minimal.visible, ~minimal.visible] for minimal in sets])
+    yield from _ask_together(sets, is_guided=problem.is_guided)
     levels: list[Level] = []
     for share, floor, minimal in zip(shares, problem.floors or (0.0,), sets, strict=True):
         inner = levels[-1].visible if levels else None
         if inner is not None and levels[-1].checks.minimal_grain is None and not (minimal.visible & ~inner).any():
             minimal = replace(minimal, grain=None)  # the same set, so no more is known of it
-        checks = yield from keeping(last_checks(minimal, inner), floor)
+        if problem.is_guided:
+            minimal = yield from _confirm(minimal, inner, floor, finding.saliency)
+        checks = yield from keeping(last_checks(minimal, inner, is_guided=problem.is_guided), floor)
         levels.append(Level(minimal.visible, checks, level_name(share), share))
     others = []
-    for visible, grain in zip_longest(finding.sets[1:], finding.grains[1:]):
-        others.append(CheckedSet(visible, (yield from last_checks(Minimal(visible, grain)))))
+    for minimal in (Minimal(*found) for found in zip_longest(finding.sets[1:], finding.grains[1:])):
+        if problem.is_guided:
+            minimal = yield from _confirm(minimal, None, 0.0, finding.saliency)
+        checks = yield from last_checks(minimal, is_guided=problem.is_guided)
+        others.append(CheckedSet(minimal.visible, checks))
     return SearchResult(finding.saliency, tuple(levels), float(opening.confidence[0]), tuple(others), finding.notes)
 
 
@@ -158,7 +161,7 @@ def _opening(problem: Problem) -> Search[Answers]:
     """Evaluate the whole view and the fully masked image; refuse where there is nothing to explain."""
     grid = problem.grid
     try:
-        answers = yield np.stack([np.ones(grid, bool), np.zeros(grid, bool)])
+        answers = yield with_hints(np.stack([np.ones(grid, bool), np.zeros(grid, bool)]), exact=True)
     except Stop as stop:
         if stop.reason == "interrupt":
             raise KeyboardInterrupt from None
@@ -179,16 +182,40 @@ def _opening(problem: Problem) -> Search[Answers]:
     return answers
 
 
-def last_checks(minimal: Minimal, inner: Visible | None = None) -> Search[Checks]:
-    """Sufficiency and necessity; minimality was asked on the way, removal by removal of what is not in `inner`."""
+def _ask_together(sets: Sequence[Minimal], *, is_guided: bool) -> Search[None]:
+    """Ask what the last checks of all levels ask, and the claims on what a twin found, in one wave: few full batches."""
+    if is_guided:
+        inside = (None, *(minimal.visible for minimal in sets))
+        wave = np.concatenate([claims(minimal, inner) for minimal, inner in zip(sets, inside, strict=False)])
+    elif len(sets) > 1:
+        wave = np.concatenate([[minimal.visible, ~minimal.visible] for minimal in sets])
+    else:
+        return
+    with suppress(Stop):
+        yield with_hints(wave, exact=True)
+
+
+def _confirm(minimal: Minimal, inner: Visible | None, floor: float, saliency: Saliency) -> Search[Minimal]:
+    """What the model itself says of a set that a twin found; if stopped, nothing of its minimality."""
+    try:
+        return (yield from confirm_minimal(minimal, inner, floor, saliency))
+    except Stop:
+        return replace(minimal, grain=None)
+
+
+def last_checks(minimal: Minimal, inner: Visible | None = None, *, is_guided: bool = False) -> Search[Checks]:
+    """Sufficiency and necessity; minimality was asked on the way, removal by removal of what is not in `inner`.
+
+    is_guided: whether a twin found the set, so that without an answer of the model itself nothing is known of it.
+    """
     visible, grain = minimal.visible, minimal.grain
     added = visible if inner is None else visible & ~inner
     count = len(present(added, cells(visible.shape, grain))) if grain else 0
     try:
-        answers = yield np.stack([visible, ~visible])
+        answers = yield with_hints(np.stack([visible, ~visible]), exact=True)
     except Stop as stop:
         answers = stop.answers
-    sufficient = bool(answers.holds[0]) if len(answers) else True  # every set on the way was seen to be sufficient
+    sufficient = bool(answers.holds[0]) if len(answers) else not is_guided  # every set on the way was seen to be sufficient
     confidence = float(answers.confidence[0]) if len(answers) else float("nan")
     necessary = not bool(answers.holds[1]) if len(answers) > 1 else None
     return Checks(sufficient, confidence, necessary, grain, count)

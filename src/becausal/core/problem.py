@@ -22,6 +22,7 @@ class Problem:
         budget: How many questions a method may ask, None for any number.
         floors: Confidences that nested sets must keep beyond the target, in ascending order; empty for a single set.
         sampler: The random backgrounds that a search may use by number, see `Wave.draws`; None for none.
+        is_guided: Whether a twin of the model answers what is not marked `Wave.exact`.
     """
 
     view: Pixels
@@ -32,6 +33,7 @@ class Problem:
     budget: int | None = None
     floors: tuple[float, ...] = ()
     sampler: BackgroundSampler | None = None
+    is_guided: bool = False
 
     @property
     def grid(self) -> Grid:

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from becausal.core.contracts import Answers, Grid, Lookahead, Search, Stop, Visible, Wave, draws_of, with_hints
+from becausal.core.contracts import Answers, Grid, Lookahead, Search, Stop, Visible, Wave, draws_of, is_exact, with_hints
 from becausal.core.targets import holds_with_floor, with_floor
 
 T = TypeVar("T")
@@ -141,7 +141,8 @@ def showing(search: Search[T], always: Visible) -> Search[T]:
         ahead = state.lookahead if isinstance(state, Wave) else None
         wave = np.asarray(state) | always
         if isinstance(state, Wave):
-            wave = with_hints(wave, lookahead=None if ahead is None else partial(add, ahead), draws=state.draws)
+            ahead_shown = None if ahead is None else partial(add, ahead)
+            wave = with_hints(wave, lookahead=ahead_shown, draws=state.draws, exact=state.exact)
         message: Answers | Stop
         try:
             message = yield wave
@@ -177,7 +178,7 @@ def zip_rows(first: Visible, second: Visible) -> list[Visible]:
 def _first(wave: Visible, rows: int) -> Visible:
     """The first rows of a wave, on the same random backgrounds."""
     draws = draws_of(wave)
-    return wave[:rows] if draws is None else with_hints(wave[:rows], draws=draws[:rows])
+    return with_hints(wave[:rows], draws=None if draws is None else draws[:rows], exact=is_exact(wave))
 
 
 def _on_fills(wave: Visible, name: str) -> Visible:

@@ -9,7 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from becausal.core.boxes import check_boxes
-from becausal.core.contracts import AsyncClassifier, Classifier, Grid, Pixels, Promise, Visible
+from becausal.core.contracts import (
+    AsyncClassifier,
+    Classifier,
+    Grid,
+    Pixels,
+    Promise,
+    Twin,
+    TwinnedClassifier,
+    Visible,
+)
 from becausal.core.errors import AnswerError, BecausalError
 from becausal.core.text import one_line
 
@@ -33,7 +42,8 @@ class FinishedBatch:
 class ModelCalls:
     """One classifier as the engine calls it.
 
-    batch_size: maximum number of rows per batch. depth: how many batches may be in flight at once.
+    batch_size: maximum number of rows per batch. depth: how many batches may be in flight at once. twin: a faster stand-in,
+    where one was found, which evaluates the batches that only guide a search.
     """
 
     def __init__(self, classifier: Classifier, batch_size: int | None = None) -> None:
@@ -41,6 +51,7 @@ class ModelCalls:
         self.batch_size = min(batch_size or classifier.batch_size, classifier.batch_size)
         self._async = classifier if isinstance(classifier, AsyncClassifier) and classifier.depth > 0 else None
         self.depth = 1 if self._async is None else self._async.depth
+        self.twin: Twin | None = None
         self._first: tuple[int, np.dtype[Any]] | None = None  # number of scores and their type in the first answer
 
     @property
@@ -56,13 +67,38 @@ class ModelCalls:
         """The pair where the model lives. Some models are evaluated here already, so errors are AnswerErrors too."""
         return guarded(lambda: self.classifier.stage(view, background))
 
-    def submit(self, staged: Sequence[Any], which: NDArray[np.intp], rows: NDArray[Any], grid: Grid) -> Promise:
-        """Send one batch. rows: packed bits for an asynchronous classifier, else (n, *grid) bool."""
-        background = self._async
-        if background is not None:
-            return guarded(lambda: background.submit(staged, which, rows, grid))
+    def find_twin(self) -> Twin | None:
+        """The model's twin, made now if need be."""
+        if self.twin is None and isinstance(self.classifier, TwinnedClassifier):
+            self.twin = self.classifier.find_twin()
+        return self.twin
+
+    def drop_twin(self) -> None:
+        """The twin gave a wrong answer: use it no more."""
+        self.twin = None
+        if isinstance(self.classifier, TwinnedClassifier):
+            self.classifier.drop_twin()
+
+    def submit(
+        self,
+        staged: Sequence[Any],
+        which: NDArray[np.intp],
+        rows: NDArray[Any],
+        grid: Grid,
+        *,
+        is_guided: bool = False,
+    ) -> Promise:
+        """Send one batch.
+
+        rows: packed bits for an asynchronous classifier, else (n, *grid) bool. is_guided: to the twin, where there is one.
+        """
+        twin = self.twin if is_guided else None
+        submit = None if self._async is None else self._async.submit if twin is None else twin.submit
+        if submit is not None:
+            return guarded(lambda: submit(staged, which, rows, grid))
         begun = time.perf_counter()
-        scores = guarded(lambda: self.classifier.ask(staged, which, rows))
+        ask = self.classifier.ask if twin is None else twin.ask
+        scores = guarded(lambda: ask(staged, which, rows))
         return FinishedBatch(scores, time.perf_counter() - begun)
 
     def collect(self, promise: Promise, rows: int) -> NDArray[Any]:

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import Answers, Classifier, Pixels, Search, Stop, Visible
+from becausal.core.contracts import Answers, Classifier, Pixels, Search, Stop, Twin, Visible
 from becausal.core.errors import AnswerError, BecausalError, NetworkError
 from becausal.core.problem import Problem
 from becausal.core.searches import Done, step
@@ -108,6 +108,11 @@ class Engine:
             raise run.unreachable
         if run.interrupt is not None:
             raise run.interrupt
+
+    def find_twin(self) -> Twin | None:
+        """The model's twin, made now if need be."""
+        with self._shield.lifted:
+            return self.calls.find_twin()
 
     def interrupt(self) -> None:
         """Have the running searches complete their best result so far, as Ctrl-C does."""

@@ -30,6 +30,7 @@ class FirstLook(Generic[T]):
     error: AnswerError | None = None
     is_sent: bool = False
     is_wanted: bool = True
+    is_guided: bool = False  # what decides the target is asked of the model itself
 
     def __post_init__(self) -> None:
         if self.job.shared is not None:
@@ -41,7 +42,7 @@ class FirstLook(Generic[T]):
 
     @property
     def kind(self) -> Hashable:
-        return self.job.view.shape, self.job.view.dtype
+        return self.job.view.shape, self.job.view.dtype, self.is_guided
 
     @property
     def rank(self) -> tuple[int, int]:

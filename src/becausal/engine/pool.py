@@ -76,6 +76,7 @@ class ProcessQuestions:
     packed: NDArray[np.uint8]
     grid: Grid
     is_alone: bool = False  # in a batch of its own
+    is_guided: bool = False  # for the model's twin
     sent: int = 0
     received: int = 0
     scores: list[tuple[int, NDArray[Any]]] = field(default_factory=list)
@@ -88,7 +89,7 @@ class ProcessQuestions:
 
     @property
     def kind(self) -> Hashable:
-        return self.grid, self.packed.shape[1:], id(self) if self.is_alone else 0
+        return self.grid, self.packed.shape[1:], self.is_guided, id(self) if self.is_alone else 0
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -126,6 +127,10 @@ class ProcessPart:
     @property
     def is_wanted(self) -> bool:
         return not self.owner.is_over
+
+    @property
+    def is_guided(self) -> bool:
+        return self.owner.is_guided
 
     @property
     def staged(self) -> Sequence[Any]:
@@ -204,12 +209,14 @@ class SearchPool:
         was running, where the model cannot be reached any more.
         """
         processes = _take_processes(self._count)
+        twin = self._calls.find_twin()
         task = Task(
             self._calls.classifier.info,
             explain,
             batch_size=self._calls.batch_size,
             width=self._width,
             is_watched=progress is not None,
+            twin=None if twin is None else (twin.name, twin.tolerance),
         )
         source = enumerate(images)
         is_complete = False
@@ -270,9 +277,9 @@ class SearchPool:
         self, process: SearchProcess, source: Iterator[tuple[int, Any]], progress: Callable[[Status], None] | None
     ) -> Iterator[tuple[int, Any]]:
         match process.line.recv():
-            case "ask", ticket, keys, which, packed, grid, is_alone:
+            case "ask", ticket, keys, which, packed, grid, is_alone, is_guided:
                 staged = [process.staged[k] for k in keys]
-                questions = ProcessQuestions(process, ticket, staged, which, packed, grid, is_alone)
+                questions = ProcessQuestions(process, ticket, staged, which, packed, grid, is_alone, is_guided)
                 if self._unreachable is not None:
                     questions.reply(self._unreachable)
                 else:

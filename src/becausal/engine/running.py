@@ -12,8 +12,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import Answers, Grid, Lookahead, Pixels, Search, Stop, Visible, Wave
-from becausal.core.errors import AnswerError, BecausalError
+from becausal.core.contracts import Answers, Grid, Lookahead, Pixels, Search, Stop, Visible, Wave, is_exact
+from becausal.core.errors import AnswerError, BecausalError, TwinError
 from becausal.core.problem import Problem
 from becausal.core.stats import Stats
 from becausal.core.targets import quantise_margin
@@ -98,6 +98,7 @@ class RunningSearch(Generic[T]):
     missing: int = 0  # questions of the wave without an answer: those still to be sent, and those in flight
     lookahead: Lookahead | None = None
     draws: Draws | None = None  # of the wave's rows, where they are evaluated on random backgrounds
+    is_guided: bool = False  # whether the wave may be answered by a twin of the model
     width: int = 1  # calls that a question of the wave costs: one under each fill, or one on its random background
 
     @property
@@ -106,7 +107,7 @@ class RunningSearch(Generic[T]):
 
     @property
     def kind(self) -> Hashable:
-        return self.problem.view.shape, self.problem.view.dtype
+        return self.problem.view.shape, self.problem.view.dtype, self.is_guided
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -125,6 +126,7 @@ class RunningSearch(Generic[T]):
         uncached, self.lookahead, self.draws = False, None, None
         if isinstance(wave, Wave):
             uncached, self.lookahead, self.draws = wave.uncached, wave.lookahead, wave.draws
+        self.is_guided = self.problem.is_guided and not is_exact(wave)
         self.width = len(self.staged)
         if self.draws is not None:
             if self.drawn is None:
@@ -139,7 +141,7 @@ class RunningSearch(Generic[T]):
             for key in self.keys:
                 self.cache.pop(key, None)
         else:
-            self.keys = hash_rows(self.packed, self.draws)
+            self.keys = hash_rows(self.packed, self.draws, is_guided=self.is_guided)
             self._take_shared()
         room = self._room(uncached)
         self.todo = deque()
@@ -211,7 +213,7 @@ class RunningSearch(Generic[T]):
         if not len(visible):
             return None
         packed = pack(visible)
-        keys = hash_rows(packed)
+        keys = hash_rows(packed, is_guided=self.is_guided)
         seen = {*self.keys}
         fresh = []
         for row, key in enumerate(keys):
@@ -275,9 +277,10 @@ class QuestionPart(Generic[T]):
     error: AnswerError | None = None
     turn: int = field(init=False)
     width: int = field(init=False)
+    is_guided: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.turn = self.owner.turn
+        self.turn, self.is_guided = self.owner.turn, self.owner.is_guided
         self.width = len(self.owner.staged) if self.draws is None else 1
 
     @property
@@ -328,7 +331,7 @@ class QuestionPart(Generic[T]):
             landing.add_to(owner.stats)
 
     def fail(self, error: AnswerError) -> None:
-        self.error = error
+        self.error = TwinError(f"an error: {error}") if self.is_guided else error
 
 
 def pack(visible: Visible) -> Packed:
@@ -336,8 +339,13 @@ def pack(visible: Visible) -> Packed:
     return np.packbits(visible.reshape(len(visible), -1), axis=1)
 
 
-def hash_rows(packed: Packed, draws: Draws | None = None) -> list[Key]:
-    """A hash of each row, and of its draw: Python's own where it has 64 bits, as it is by far the fastest."""
+def hash_rows(packed: Packed, draws: Draws | None = None, *, is_guided: bool = False) -> list[Key]:
+    """A hash of each row, and of its draw: Python's own where it has 64 bits, as it is by far the fastest.
+
+    is_guided: answers of a twin have keys of their own, so that none is taken for one of the model.
+    """
+    if is_guided:
+        packed = np.hstack([packed, np.zeros((len(packed), 1), np.uint8)])
     if draws is not None:
         packed = np.hstack([packed, draws.astype(np.int64)[:, None].view(np.uint8)])
     if sys.hash_info.width < 64:

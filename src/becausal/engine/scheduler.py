@@ -51,6 +51,11 @@ class Part(Protocol):
         ...
 
     @property
+    def is_guided(self) -> bool:
+        """Whether a twin of the model may evaluate them; the same for all parts of a batch."""
+        ...
+
+    @property
     def staged(self) -> Sequence[Any]:
         """The pairs of view and background; some are staged only now. Raises AnswerError where that fails."""
         ...
@@ -78,7 +83,7 @@ class RowSource(Protocol):
 
     @property
     def kind(self) -> Hashable:
-        """Rows share a batch only with rows of the same kind: shape and type of the view."""
+        """Rows share a batch only with rows of the same kind: shape and type of the view, and whether a twin may answer."""
         ...
 
     @property
@@ -212,7 +217,8 @@ class Scheduler:
         with self._guard:
             for size in sizes:
                 end = start + size
-                promises.append(calls.submit(staged, places[start:end], data[start:end], parts[0].grid))
+                rows_of_batch = (staged, places[start:end], data[start:end], parts[0].grid)
+                promises.append(calls.submit(*rows_of_batch, is_guided=parts[0].is_guided))
                 start = end
         return Flight(parts, counts, promises, sizes)
 

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
@@ -19,7 +20,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import Grid, ModelInfo, Pixels, Visible
+from becausal.core.contracts import Grid, ModelInfo, Pixels, Twin, Visible
 from becausal.core.errors import AnswerError, BecausalError, NetworkError
 from becausal.core.progress import Status
 
@@ -34,7 +35,7 @@ class Task:
     """What a process is to do.
 
     explain: called with images, a classifier, `width` and `progress`, yields (index of the image, answer). width: images
-    explained at a time. is_watched: whether progress is reported.
+    explained at a time. is_watched: whether progress is reported. twin: name and tolerance of the model's twin, if any.
     """
 
     info: ModelInfo
@@ -42,6 +43,7 @@ class Task:
     batch_size: int
     width: int
     is_watched: bool
+    twin: tuple[str, float] | None = None
 
 
 class StagedElsewhere:
@@ -62,6 +64,7 @@ class RemoteClassifier:
     """A classifier in another process."""
 
     def __init__(self, task: Task, line: Connection, inbox: "SimpleQueue[Any]") -> None:
+        self.twin = task.twin
         self.info = task.info
         self.batch_size = task.batch_size
         self.fixed_sizes: tuple[int, ...] = ()  # the other process pads its batches
@@ -79,24 +82,31 @@ class RemoteClassifier:
     def submit(
         self, staged: Sequence[StagedElsewhere], which: NDArray[np.intp], packed: NDArray[np.uint8], grid: Grid
     ) -> "PendingBatch":
-        return self._send(staged, which, packed, grid, is_alone=False)
+        return self.send(staged, which, packed, grid)
 
     def ask(self, staged: Sequence[StagedElsewhere], which: NDArray[np.intp], visible: Visible) -> NDArray[Any]:
         packed = np.packbits(visible.reshape(len(visible), -1), axis=1)
-        return self._send(staged, which, packed, visible.shape[1:], is_alone=True).collect()
+        return self.send(staged, which, packed, visible.shape[1:], is_alone=True).collect()
 
-    def _send(
+    def find_twin(self) -> Twin | None:
+        return None if self.twin is None else Twin(*self.twin, ask=self.ask, submit=partial(self.send, is_guided=True))
+
+    def drop_twin(self) -> None:
+        self.twin = None  # other processes find out for themselves
+
+    def send(
         self,
         staged: Sequence[StagedElsewhere],
         which: NDArray[np.intp],
         packed: NDArray[np.uint8],
         grid: Grid,
         *,
-        is_alone: bool,
+        is_alone: bool = False,
+        is_guided: bool = False,
     ) -> "PendingBatch":
-        """Have rows evaluated; is_alone: in a batch of their own."""
+        """Have rows evaluated; is_alone: in a batch of their own; is_guided: by the model's twin."""
         ticket = next(_keys)
-        self._line.send(("ask", ticket, [pair.key for pair in staged], which, packed, grid, is_alone))
+        self._line.send(("ask", ticket, [pair.key for pair in staged], which, packed, grid, is_alone, is_guided))
         return PendingBatch(self, ticket)
 
     def classify(self, pixels: Pixels) -> NDArray[Any]:

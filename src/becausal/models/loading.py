@@ -12,7 +12,7 @@ from becausal.models.endpoint.options import as_pairs, without_secrets
 from becausal.models.outputs import RETURNS
 from becausal.models.preprocess import PRESETS, Normalisation
 
-RUNTIMES = ("auto", "torch", "onnxruntime")
+RUNTIMES = ("auto", "torch")
 
 
 def check_threshold(value: Any) -> float:
@@ -35,8 +35,9 @@ class Loading:
         device: Where the model runs, e.g. "cpu" or "cuda".
         batch_size: Maximum number of images evaluated at once.
         threads: CPU threads for the model.
-        half: Half precision, on a GPU.
-        runtime: What runs a torch module on a CPU: "torch", "onnxruntime", or "auto".
+        half: Whether a copy in half precision may guide the search, on a GPU.
+        runtime: What may guide the search for a torch module on a CPU: "auto", an export to ONNX where that is faster, or
+            "torch", the module alone.
         endpoint: Options of an `oip:` model, as key=value pairs. They may hold secrets.
     """
 
@@ -73,11 +74,13 @@ class Loading:
         None, "Maximum number of images evaluated at once; results do not depend on it.", metavar="N"
     )
     threads: int | None = option(None, "CPU threads for the model.", metavar="N")
-    half: bool = option(False, "Run a torch model in half precision (cuda only).")
+    half: bool = option(
+        False, "Guide the search by a copy of the torch model in half precision (cuda only); the model itself certifies."
+    )
     runtime: str = option(
         "auto",
-        "What runs a torch module on a CPU: torch, onnxruntime (the module is exported), or auto (onnxruntime where both "
-        "return the same).",
+        "What guides the search for a torch module on a CPU: auto (an export of it to ONNX, where that is faster) or torch "
+        "(the module alone). Either way the module itself certifies.",
         metavar="|".join(RUNTIMES),
         choices=RUNTIMES,
     )
@@ -118,8 +121,6 @@ class Loading:
             raise OptionError("half precision needs a GPU: add --device cuda, or remove half")
         if self.runtime not in RUNTIMES:
             raise OptionError(f"unknown runtime {self.runtime!r}; expected one of {', '.join(RUNTIMES)}")
-        if self.runtime == "onnxruntime" and self.device != "cpu":
-            raise OptionError(f"onnxruntime runs torch modules on the CPU only, not on {self.device!r}: remove --runtime")
 
     def record(self) -> dict[str, Any]:
         """The options that differ from the defaults, as JSON can hold them; secrets are left out."""
@@ -150,6 +151,8 @@ class Loading:
         if unknown := sorted(set(record) - known):
             raise OptionError(f"unknown loading option {unknown[0]!r}; expected {', '.join(sorted(known))}")
         given = dict(record)
+        if given.get("runtime") == "onnxruntime":  # of older records
+            del given["runtime"]
         if isinstance(given.get("preprocess"), Mapping):
             try:
                 normalisation = Normalisation(**read_fields(Normalisation, given.pop("preprocess"), complete=True))

@@ -92,10 +92,9 @@ class HostComposer:
 class DeviceComposer:
     """Batches for a module on a GPU, channels last in memory; only the bits of `visible` are transferred."""
 
-    def __init__(self, normalisation: Normalisation, device: str, *, half: bool) -> None:
+    def __init__(self, normalisation: Normalisation, device: str) -> None:
         self._normalisation = normalisation
         self._device = device
-        self._half = half
         self._pools: dict[tuple[int, ...], TensorPool] = {}
         self._bit_values: Tensor = None  # value of each bit in a byte
 
@@ -109,7 +108,7 @@ class DeviceComposer:
         values = torch.from_numpy(np.ascontiguousarray(self._normalisation.apply(pixels)))
         if self._device.startswith("cuda"):
             values = values.pin_memory()  # otherwise the copy waits for all work queued on the device
-        return values.to(self._device, torch.float16 if self._half else torch.float32, non_blocking=True)
+        return values.to(self._device, torch.float32, non_blocking=True)
 
     def stage(self, view: Pixels, background: Pixels) -> StagedTensors:
         import torch
@@ -149,5 +148,5 @@ def pool_indices(staged: Sequence[StagedTensors], which: NDArray[np.intp]) -> ND
     return np.array([pair.index for pair in staged], np.int64)[which]
 
 
-def make_composer(normalisation: Normalisation, device: str, *, half: bool) -> HostComposer | DeviceComposer:
-    return HostComposer(normalisation) if device == "cpu" else DeviceComposer(normalisation, device, half=half)
+def make_composer(normalisation: Normalisation, device: str) -> HostComposer | DeviceComposer:
+    return HostComposer(normalisation) if device == "cpu" else DeviceComposer(normalisation, device)

@@ -2,17 +2,15 @@
 
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import Grid, ModelInfo, Pixels, Promise, Visible
+from becausal.core.contracts import Grid, ModelInfo, Pixels, Promise, Twin, Visible
 from becausal.core.errors import MissingExtraError, ModelError
-from becausal.models.loading import Loading
 from becausal.models.outputs import OutputClues, OutputDecoder, make_decoder, make_probe_images, name_classes
 from becausal.models.preprocess import LUMINANCE, Normalisation
 from becausal.models.settings import ModelSettings
@@ -29,9 +27,13 @@ from becausal.models.user_code import (
 )
 
 if TYPE_CHECKING:
-    from becausal.models.torch_runtime import ModuleRuntime
+    from becausal.models.torch_twin import StandIns
 
 _MAX_PART = 256  # images per forward pass: more are not faster, and need memory
+_CPU_BATCH = 32  # images per batch on a CPU
+_CPU_PIXELS = (
+    8 * 224 * 224
+)  # per forward pass on a CPU: larger tensors are slow, since their memory is mapped anew each time
 
 
 @final
@@ -39,7 +41,8 @@ class TorchClassifier:
     """A torch module as a classifier.
 
     module: the nn.Module, in eval mode, on its device. Its output may be a tensor, a tuple that starts with one, or an
-    object with `logits`. runtime: what runs it on a CPU, None for torch. Batches share one buffer, so threads take turns.
+    object with `logits`. part: images per forward pass. stand_ins: makes its twin, None for none. Batches share one buffer,
+    so threads take turns.
     """
 
     def __init__(
@@ -51,17 +54,19 @@ class TorchClassifier:
         decoder: OutputDecoder,
         *,
         batch_size: int,
-        runtime: "ModuleRuntime | None" = None,
+        part: int = _MAX_PART,
+        stand_ins: "StandIns | None" = None,
+        lock: "threading.Lock | None" = None,
     ) -> None:
         self.module = module
-        self._runtime = runtime
-        self._info = info
+        self.info = info
+        self._stand_ins = stand_ins
         self._normalisation = normalisation
         self._composer: Any = composer  # each stages its own type of pair
         self._decoder = decoder
-        self._part = min(_MAX_PART, batch_size)
-        self._batch_size = batch_size // self._part * self._part  # a multiple of the part size
-        self._lock = threading.Lock()
+        self._part = min(part, batch_size)
+        self.batch_size = batch_size // self._part * self._part  # a multiple of the part size
+        self._lock = lock or threading.Lock()
         self._runner: DeviceRunner | None = None
         if info.device.startswith("cuda") and isinstance(composer, DeviceComposer):
             self._runner = DeviceRunner(self._network, self._decode, composer, _sizes(self._part), info.device)
@@ -70,22 +75,12 @@ class TorchClassifier:
         return f"<TorchClassifier {self.info}>"
 
     @property
-    def info(self) -> ModelInfo:
-        if self._runtime is None:
-            return self._info
-        return replace(self._info, notes=(*self._info.notes, *self._runtime.notes))
-
-    @property
-    def batch_size(self) -> int:
-        return self._batch_size
-
-    @property
     def fixed_sizes(self) -> tuple[int, ...]:
         """A few sizes on a GPU, since each new one takes time to plan and capture; larger ones are run in parts."""
-        if self._info.device == "cpu":
+        if self.info.device == "cpu":
             return ()
-        part = min(_MAX_PART, self._batch_size)
-        return (*_sizes(part), *range(2 * part, self._batch_size + 1, part))
+        part = min(_MAX_PART, self.batch_size)
+        return (*_sizes(part), *range(2 * part, self.batch_size + 1, part))
 
     @property
     def depth(self) -> int:
@@ -93,7 +88,6 @@ class TorchClassifier:
         return 0 if self._runner is None else 2
 
     def stage(self, view: Pixels, background: Pixels) -> Any:
-        self._refresh()
         return self._composer.stage(view, background)
 
     def ask(self, staged: Sequence[Any], which: NDArray[np.intp], visible: Visible) -> NDArray[Any]:
@@ -105,13 +99,24 @@ class TorchClassifier:
     def submit(self, staged: Sequence[Any], which: NDArray[np.intp], packed: NDArray[np.uint8], grid: Grid) -> Promise:
         """Start a batch on a CUDA device."""
         if self._runner is None:
-            raise ModelError(f"a module on {self._info.device} runs synchronously: use ask")
+            raise ModelError(f"a module on {self.info.device} runs synchronously: use ask")
         return self._runner.submit(staged, which, packed, grid)
+
+    def find_twin(self) -> Twin | None:
+        stand_in = None if self._stand_ins is None else self._stand_ins.find()
+        if stand_in is None:
+            return None
+        same = (self.info, self._normalisation, self._composer, self._decoder)
+        twin = TorchClassifier(stand_in.run, *same, batch_size=self.batch_size, lock=self._lock)
+        return Twin(stand_in.name, stand_in.tolerance, twin.ask, None if twin._runner is None else twin.submit)
+
+    def drop_twin(self) -> None:
+        if self._stand_ins is not None:
+            self._stand_ins.drop()
 
     def classify(self, pixels: Pixels) -> NDArray[Any]:
         if self._runner is not None:
             return self._runner.classify(self._composer.to_tensor(pixels).permute(0, 2, 3, 1))
-        self._refresh()
         return self._classify_parts(len(pixels), lambda rows: self._composer.to_tensor(pixels[rows]))
 
     def normalise(self, pixels: Tensor) -> Tensor:
@@ -157,18 +162,10 @@ class TorchClassifier:
                 self._part //= 2
                 torch.cuda.empty_cache()
 
-    def _refresh(self) -> None:
-        """Notice that the module has changed, where an exported copy of it runs."""
-        if self._runtime is not None:
-            with self._lock:
-                self._runtime.refresh()
-
     def _forward(self, batch: Tensor) -> Tensor:
         import torch
 
-        if self._runtime is not None and self._runtime.uses_onnxruntime:
-            return self._runtime.run(batch)
-        if self._info.device == "cpu":
+        if self.info.device == "cpu":
             with stdout_to_stderr():
                 return first_tensor(self.module(batch))
         # True float32: TF32, the default for convolutions, changes probabilities by up to 0.01
@@ -226,20 +223,21 @@ def wrap(
 ) -> TorchClassifier:
     """A module in memory as a classifier; it is moved to the device and put in eval mode. own: its metadata."""
     torch = import_torch("a torch model")
+    from becausal.models.torch_twin import StandIns, make_export, make_half, prefer_channels_last
+
     settings, loading = settings.over(own or ModelSettings()), settings.loading
     if not isinstance(module, torch.nn.Module):
         raise ModelError(f"{spec or 'the model'} returned {type(module).__name__}; expected a torch.nn.Module")
     device = find_device(torch, loading.device)
     if loading.threads is not None:
         torch.set_num_threads(loading.threads)
-    module = move_module(torch, module, device, half=loading.half)
+    module = move_module(torch, module, device)
     channels = count_channels(torch, module)
     plan = settings.plan_preprocessing(channels, None)
-    composer = make_composer(plan.normalisation, device, half=loading.half)
+    composer = make_composer(plan.normalisation, device)
     pixels = make_probe_images(plan.geometry.grid, plan.channels)
-    images, start = composer.to_tensor(pixels), time.perf_counter()
+    images = composer.to_tensor(pixels)
     raw = probe(torch, module, images)
-    seconds = time.perf_counter() - start
     clues = OutputClues(find_last=lambda: find_last_layer(torch, module, images))
     decoder, notes = make_decoder(raw, returns=settings.returns, clues=clues)
     h, w = plan.geometry.grid
@@ -253,39 +251,27 @@ def wrap(
         normalisation=str(plan.normalisation),
         sha256=sha256,
         device=device,
-        inputs=f"float{'16' if loading.half else '32'} [N,{channels},{h},{w}]",
+        inputs=f"float32 [N,{channels},{h},{w}]",
         outputs=f"[N,{','.join(str(side) for side in raw.shape[1:])}]",
         notes=(*settings.notes, *plan.notes, *notes),
         loading=loading.record(),
     )
-    batch_size = loading.batch_size or (32 if device == "cpu" else _MAX_PART)
-    runtime = None
+    part, stand_ins = _MAX_PART, None
     if isinstance(composer, HostComposer):
-        runtime, composer = _choose_runtime(module, composer, plan.normalisation, loading, (pixels, raw, seconds))
+        part = max(1, min(_CPU_BATCH, _CPU_PIXELS // (h * w)))
+        if prefer_channels_last(module, composer.to_tensor(pixels), raw):
+            composer = HostComposer(plan.normalisation, is_channels_last=True)
         if not torch.equal(composer.to_tensor(pixels), images):
             composer.disable_patching()
-    return TorchClassifier(module, info, plan.normalisation, composer, decoder, batch_size=batch_size, runtime=runtime)
-
-
-def _choose_runtime(
-    module: Any,
-    composer: HostComposer,
-    normalisation: Normalisation,
-    loading: Loading,
-    probed: tuple[Pixels, NDArray[Any], float],
-) -> tuple["ModuleRuntime", HostComposer]:
-    """What runs a module on a CPU, and what makes its batches.
-
-    probed: images, the module's outputs for them, and the time it took.
-    """
-    from becausal.models.torch_runtime import ModuleRuntime, prefer_channels_last
-
-    pixels, outputs, seconds = probed
-    runtime = ModuleRuntime(module, lambda: composer.to_tensor(pixels), loading)
-    runtime.choose(outputs, seconds)
-    if runtime.uses_onnxruntime or not prefer_channels_last(module, composer.to_tensor(pixels), outputs):
-        return runtime, composer
-    return runtime, HostComposer(normalisation, is_channels_last=True)
+        if loading.runtime == "auto":
+            make = partial(make_export, module, images[2:4].clone(), loading.threads)
+            stand_ins = StandIns(module, (h, w, loading.threads), make)
+    elif loading.half:
+        stand_ins = StandIns(module, "half", partial(make_half, module))
+    batch_size = loading.batch_size or (_CPU_BATCH if device == "cpu" else _MAX_PART)
+    return TorchClassifier(
+        module, info, plan.normalisation, composer, decoder, batch_size=batch_size, part=part, stand_ins=stand_ins
+    )
 
 
 def import_torch(purpose: str, extra: str = "torch") -> Any:
@@ -303,11 +289,9 @@ def is_module(model: Any) -> bool:
     return torch is not None and isinstance(model, torch.nn.Module)
 
 
-def move_module(torch: Any, module: Any, device: str, *, half: bool) -> Any:
+def move_module(torch: Any, module: Any, device: str) -> Any:
     """The module in eval mode on a device."""
     module = module.eval().to(device)
-    if half:
-        module = module.half()
     return module if device == "cpu" else module.to(memory_format=torch.channels_last)
 
 

@@ -33,13 +33,13 @@ def load(target: str, settings: ModelSettings) -> TorchDetector:
         output="boxes",
         normalisation=str(plan.normalisation),
         sha256=found.sha256,
-        inputs=f"float{'16' if settings.loading.half else '32'} [N,3,{h},{w}]",
+        inputs=f"float32 [N,3,{h},{w}]",
         outputs="boxes, scores, labels",
         notes=(*settings.notes, *plan.notes),
     )
 
-    def detect(batch: Tensor) -> Any:
-        outputs = module(pixel_values=batch)
+    def detect(of: Any, batch: Tensor) -> Any:
+        outputs = of(pixel_values=batch)
         sizes = [(h, w)] * len(batch)
         return processor.post_process_object_detection(outputs, threshold=LOWEST, target_sizes=sizes)
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from becausal.core.boxes import Detections, pack_boxes
-from becausal.core.contracts import ModelInfo, Pixels, Visible
+from becausal.core.contracts import ModelInfo, Pixels, Twin, Visible
 from becausal.core.errors import AnswerError, ModelError
 from becausal.core.text import one_line
 from becausal.models.detect.answers import read_answers
@@ -37,18 +37,27 @@ from becausal.models.user_code import call, file_sha256, load_function, read_con
 
 _PROBE_SIDE = 64  # of the image that a module which takes any size is tried with
 
-Detect = Callable[[Tensor], Any]  # from a batch, (n, channels, h, w), to what `read_answers` reads
+Detect = Callable[[Any, Tensor], Any]  # from the module and a batch, (n, channels, h, w), to what `read_answers` reads
 
 
 @final
 class TorchDetector:
     """A torch module as a detector.
 
-    module: in eval mode, on its device. detect: calls it. Batches share one buffer, so threads take turns.
+    module: in eval mode, on its device. detect: calls it. half: whether a twin in half precision may guide a search.
+    Batches share one buffer, so threads take turns.
     """
 
     def __init__(
-        self, module: Any, info: ModelInfo, composer: HostComposer | DeviceComposer, detect: Detect, *, batch_size: int
+        self,
+        module: Any,
+        info: ModelInfo,
+        composer: HostComposer | DeviceComposer,
+        detect: Detect,
+        *,
+        batch_size: int,
+        half: bool = False,
+        lock: "threading.Lock | None" = None,
     ) -> None:
         self.module = module
         self.info = info
@@ -56,7 +65,8 @@ class TorchDetector:
         self.fixed_sizes: tuple[int, ...] = ()
         self._composer: Any = composer  # each stages its own type of pair
         self._call = detect
-        self._lock = threading.Lock()
+        self._half = half
+        self._lock = lock or threading.Lock()
 
     def __repr__(self) -> str:
         return f"<TorchDetector {self.info}>"
@@ -71,6 +81,22 @@ class TorchDetector:
     def classify(self, pixels: Pixels) -> Detections:
         return self._detect(len(pixels), lambda rows: self._composer.to_tensor(pixels[rows]))
 
+    def find_twin(self) -> Twin | None:
+        from becausal.models.torch_twin import HALF, HALF_TOLERANCE, copy_half
+
+        half = copy_half(self.module) if self._half else None
+        if half is None:
+            return None
+
+        def detect(module: Any, batch: Tensor) -> Any:
+            return self._call(module, batch.half())
+
+        twin = TorchDetector(half, self.info, self._composer, detect, batch_size=self.batch_size, lock=self._lock)
+        return Twin(HALF, HALF_TOLERANCE, twin.ask)
+
+    def drop_twin(self) -> None:
+        self._half = False
+
     def _detect(self, count: int, make: Callable[[slice], Tensor]) -> Detections:
         """The boxes of `count` images, made and evaluated in parts."""
         torch, parts = import_torch("a torch model"), []
@@ -80,7 +106,7 @@ class TorchDetector:
         with self._lock, torch.inference_mode(), stdout_to_stderr(), exact:
             for start in range(0, count, self.batch_size):
                 rows = slice(start, min(start + self.batch_size, count))
-                answer = self._call(make(rows))
+                answer = self._call(self.module, make(rows))
                 parts.append(pack_boxes(read_answers(answer, rows.stop - rows.start, _refuse_name)))
         return np.concatenate(parts)
 
@@ -120,11 +146,11 @@ def wrap(
         output="boxes",
         normalisation=str(normalisation),
         sha256=sha256,
-        inputs=f"list of float{'16' if settings.loading.half else '32'} [3,h,w]",
+        inputs="list of float32 [3,h,w]",
         outputs="list of boxes, scores, labels",
         notes=(*settings.notes, *notes),
     )
-    return make_detector(module, settings, info, normalisation, lambda batch: module(list(batch)))
+    return make_detector(module, settings, info, normalisation, lambda of, batch: of(list(batch)))
 
 
 def make_detector(
@@ -138,13 +164,13 @@ def make_detector(
     device = find_device(torch, loading.device)
     if loading.threads is not None:
         torch.set_num_threads(loading.threads)
-    move_module(torch, module, device, half=loading.half)
+    move_module(torch, module, device)
     threshold, notes = choose_threshold(settings.threshold, OTHER_THRESHOLD)
     info = replace(info, device=device, loading=loading.record(), threshold=threshold, notes=(*info.notes, *notes))
     grid = info.geometry.grid if info.geometry is not None else (SIDE, SIDE)
     size = choose_batch_size(loading.batch_size, grid, device)
-    composer = make_composer(normalisation, device, half=loading.half)
-    detector = TorchDetector(module, info, composer, detect, batch_size=size)
+    composer = make_composer(normalisation, device)
+    detector = TorchDetector(module, info, composer, detect, batch_size=size, half=loading.half)
     images = make_probe_images(info.geometry.grid if info.geometry is not None else (_PROBE_SIDE, _PROBE_SIDE), 3)[2:3]
     try:
         detector.classify(images)
