@@ -1,4 +1,4 @@
-"""The index of a run: its tables, how it is opened, and what is accepted as a valid row or header.
+"""The index of a run: its tables, and what is accepted as a valid row or header.
 
 An index may come from someone else, or be damaged. Everything that is read from it is checked here, once.
 """
@@ -6,10 +6,8 @@ An index may come from someone else, or be damaged. Everything that is read from
 import json
 import math
 import os
-import shutil
 import sqlite3
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,7 +25,6 @@ NO_LIMIT = 1 << 62
 SHARD = 1000  # explanations per folder: keeps folders small enough for file systems and people
 BOX_FOLDER = "box-"  # and its number: one box of an image
 ERROR_FILE = "error.txt"  # in the folder of a box: why it could not be explained
-MAX_LENGTH = 1 << 26  # bytes of a value
 
 #: The columns that a result fills in, in the order of the table.
 RESULTS = {
@@ -114,48 +111,6 @@ def _list_numbered(folder: Path) -> list[Path]:
     with os.scandir(folder) as entries:
         names = sorted(e.name for e in entries if e.name.isdecimal() and e.is_dir(follow_symlinks=False))
     return [folder / name for name in names]
-
-
-def connect(path: Path) -> sqlite3.Connection:
-    """Open an index for writing; it is made if it does not exist."""
-    return _restrict(sqlite3.connect(path, isolation_level=None))
-
-
-def connect_reader(folder: Path) -> tuple[sqlite3.Connection, Callable[[], None]]:
-    """Open the index of a run folder for reading; also returns a function that closes it.
-
-    Where the folder cannot be written, SQLite cannot make the files that readers share with a writer. Nobody writes
-    there, so the index is opened as immutable; if a crash left a write-ahead log, a copy is read.
-    """
-    path = folder / INDEX
-    log = folder / f"{INDEX}-wal"
-    if _is_writable(folder):  # not mode=ro, which would leave its files behind
-        index = _restrict(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True))
-        index.execute("PRAGMA query_only = ON")
-        return index, index.close
-    if not log.is_file() or not log.stat().st_size:
-        index = _restrict(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True))
-        return index, index.close
-    place = tempfile.TemporaryDirectory(prefix="becausal-")
-    for source in (path, log):
-        shutil.copyfile(source, Path(place.name) / source.name)
-    index = _restrict(sqlite3.connect(Path(place.name) / INDEX))
-
-    def close() -> None:
-        index.close()
-        place.cleanup()
-
-    return index, close
-
-
-def _is_writable(folder: Path) -> bool:
-    return os.access(folder, os.W_OK)
-
-
-def _restrict(index: sqlite3.Connection) -> sqlite3.Connection:
-    index.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_LENGTH)
-    index.execute("PRAGMA trusted_schema = OFF")
-    return index
 
 
 def create_tables(index: sqlite3.Connection, header: Mapping[str, Any], items: Iterable[InputItem]) -> None:

@@ -17,12 +17,12 @@ from typing import Any
 
 from becausal.api.explanation import Explanation
 from becausal.api.origins import hash_file
+from becausal.batch.connections import connect
 from becausal.batch.index import (
     BOX_FOLDER,
     ERROR_FILE,
     INDEX,
     check_header,
-    connect,
     create_tables,
     find_result_folders,
     write_rows,

@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 from becausal.api.origins import hash_file
+from becausal.batch.connections import check_links, connect
 from becausal.batch.index import (
     BOX_FOLDER,
     INDEX,
     NO_LIMIT,
     add_tables,
     as_output_error,
-    connect,
     count_images,
     create_tables,
     find_result_folders,
@@ -42,11 +42,12 @@ from becausal.batch.index import (
 )
 from becausal.batch.inputs import Inputs
 from becausal.batch.lock import FolderLock
-from becausal.batch.rebuild import check_same_run, make_header, now, rebuild_index, write_copy
+from becausal.batch.rebuild import COPY, REJECTED, check_same_run, make_header, now, rebuild_index, write_copy
 from becausal.batch.records import BatchTask, InputItem, TaskDone, TaskFailed, WorkerReady
 from becausal.batch.rows import stamp_of
 from becausal.batch.settings import DIRECTORY, list_changes, rows_per_image, to_json
 from becausal.core.errors import InputError, OutputError
+from becausal.core.files import path_inside
 
 PAGE = 512  # rows per query
 MAX_ORPHANS = 20  # folders without a row that are removed; a crash leaves one, a power failure a few
@@ -68,7 +69,6 @@ class BatchStore:
         self.run = run
         self.messages: list[str] = []
         self.notes: list[str] = []
-        self._unfinished = run / "unfinished"
         self._folder = str(settings[DIRECTORY] or Path.cwd())
         self._per_image = rows_per_image(settings)
         self._started: set[int] = set()
@@ -77,6 +77,7 @@ class BatchStore:
             is_run = any((run / name).exists() for name in ("lock", INDEX, "run.json", "explanations"))
             if not is_run and any(not path.name.startswith(".") for path in run.iterdir()):
                 raise OutputError(f"{run} holds other files and is not a run folder: choose a new one")
+            check_links(run, "lock", COPY, REJECTED, "unfinished", "explanations", "explanations/*")
         self._lock = FolderLock(run)
         try:
             with as_output_error(run):
@@ -157,7 +158,7 @@ class BatchStore:
 
     def save(self, done: TaskDone) -> None:
         """Store an explanation whose files are written. Raises OutputError; then nothing of it is stored."""
-        folder, unfinished = folder_of(self.run, done.id), self._unfinished_folder(done)
+        unfinished = self._unfinished_folder(done)
         query = "SELECT max(state), max(tries) FROM images WHERE id >= ? AND id < ?"
         with as_output_error(self.run):
             state, tries = self._index.execute(query, self._ids(done.id)).fetchone()
@@ -170,6 +171,7 @@ class BatchStore:
                 | {"tries": tries + 1, "finished": now()}
                 for result in done.results
             ]
+            folder = self._folder_of(done.id)
             try:
                 folder.parent.mkdir(parents=True, exist_ok=True)
                 shutil.rmtree(folder, ignore_errors=True)  # of an earlier try, in which some boxes failed
@@ -186,7 +188,10 @@ class BatchStore:
         self._add_notes(done.notes)
 
     def _unfinished_folder(self, done: TaskDone) -> Path:
-        return self._unfinished / f"{done.id:06d}"
+        return path_inside(self.run, "unfinished", f"{done.id:06d}")
+
+    def _folder_of(self, number: int) -> Path:
+        return path_inside(self.run, folder_of(Path(), number))
 
     def fail(self, failed: TaskFailed) -> None:
         """Store the reason why an image could not be explained."""
@@ -281,7 +286,7 @@ class BatchStore:
 
     def _clean_up(self) -> None:
         """Remove what a killed run left behind; images whose files are missing are waiting again."""
-        shutil.rmtree(self._unfinished, ignore_errors=True)
+        shutil.rmtree(path_inside(self.run, "unfinished"), ignore_errors=True)
         query = "SELECT DISTINCT id / ? FROM images WHERE state = 'done'"
         done = {row[0] for row in self._index.execute(query, (self._per_image,))}
         present = {number for number, _ in find_result_folders(self.run)}
@@ -292,7 +297,7 @@ class BatchStore:
                 "--rebuild to make a new one from the explanations, or choose another folder"
             )
         for number in orphans:
-            shutil.rmtree(folder_of(self.run, number))
+            shutil.rmtree(self._folder_of(number))
         for number in done - present:
             self._reset(number)
 
@@ -323,7 +328,7 @@ class BatchStore:
         self._index.executemany("INSERT OR REPLACE INTO stamps VALUES (?, ?, ?)", stamps)
         for number, _ in changed:
             self._reset(number)
-            shutil.rmtree(folder_of(self.run, number))
+            shutil.rmtree(self._folder_of(number))
         if changed:
             what = "image has" if len(changed) == 1 else "images have"
             self.messages.append(

@@ -12,7 +12,7 @@ from typing import Any
 
 from becausal.bench.findings import Row
 from becausal.core.errors import OptionError, OutputError
-from becausal.core.files import write_file
+from becausal.core.files import open_inside, path_inside, write_file
 
 ROWS, SETTINGS = "rows.jsonl", "settings.json"
 _MACHINE_ONLY = ("loading.batch_size", "loading.threads")  # settings that do not affect the rows
@@ -29,7 +29,8 @@ class RowStore:
         self.folder = folder
         self.rows = rows
         self._is_new = is_new
-        self._file = (folder / ROWS).open("a", encoding="utf-8")
+        descriptor = open_inside(folder, ROWS, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._file = os.fdopen(descriptor, "a", encoding="utf-8")
 
     @staticmethod
     def open(folder: Path, settings: Mapping[str, Any], *, resume: bool) -> "RowStore":
@@ -49,7 +50,7 @@ class RowStore:
                 write_file(folder / SETTINGS, (_as_json(settings, indent=2) + "\n").encode())
                 return RowStore(folder, [], is_new=True)
             _refuse_changes(json.loads((folder / SETTINGS).read_text(encoding="utf-8")), settings, folder)
-            return RowStore(folder, _read_rows(folder / ROWS), is_new=False)
+            return RowStore(folder, _read_rows(path_inside(folder, ROWS)), is_new=False)
         except ValueError as error:
             raise OutputError(f"the run in {folder} cannot be read: {error}") from None
         except OSError as error:

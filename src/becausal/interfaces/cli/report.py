@@ -8,7 +8,7 @@ from urllib.parse import quote
 import typer
 
 from becausal.core.errors import OptionError, OutputError
-from becausal.core.files import write_file
+from becausal.core.files import path_inside, safe_name, write_file
 from becausal.interfaces.cli import options
 from becausal.interfaces.cli.console import complain, open_console, print_facts, print_summary, write_json
 
@@ -64,7 +64,7 @@ def report(
         if image is not None:
             render_image(opened, image)
         else:
-            path = out if out is not None else run / "report.html"
+            path = out if out is not None else path_inside(run, "report.html")
             print_overview(write_report(opened, path, thumbs=thumbs, below=below), path)
             warn_unreadable(opened)
 
@@ -75,7 +75,7 @@ def render_image(run: "BatchRun", image: str) -> None:
     if row["state"] != "done":
         raise OutputError(f"{row['image']} is {row['state']}: {row['error'] or 'not explained yet'}")
     explanation = run.load(row["id"])
-    print_summary(explanation, explanation.save(run.folder_of(row["id"])))
+    print_summary(explanation, explanation.save(run.own_folder_of(row["id"])))
 
 
 def write_report(run: "BatchRun", path: Path, *, thumbs: int, below: float) -> "Overview":
@@ -150,8 +150,8 @@ def export(
     from becausal.batch.export import export_run
     from becausal.batch.reading import BatchRun
 
-    path = out if out is not None else run / f"export.{SUFFIXES.get(form, form)}"
     with BatchRun(run) as opened:
+        path = out if out is not None else path_inside(run, f"export.{SUFFIXES.get(form, safe_name(form))}")
         count = export_run(opened, path, form)
     open_console().print(f"{count:,} {'explanations' if form == 'coco' else 'rows'} in {path}")
     if warn_unreadable(opened):
