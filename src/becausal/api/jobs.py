@@ -19,6 +19,7 @@ from becausal.api.confirming import confirm, tolerance_of
 from becausal.api.explanation import Explanation
 from becausal.api.origins import make_origin
 from becausal.api.target_choice import check_method, make_target, score_of
+from becausal.core.boxes import describe_far
 from becausal.core.checks import ANY, Checks, Level, check, level_name
 from becausal.core.contracts import Answers, Classifier, ModelInfo, Pixels, Search, Stop, with_hints
 from becausal.core.errors import BecausalError, FillError, MissingExtraError, UnstableModelError
@@ -319,7 +320,7 @@ def finish(job: ImageJob, result: SearchResult, outcome: Outcome[Any]) -> Explan
         others=result.others,
         top=None if job.whole is None or problem.target.box is not None else NamedScore.of(info, job.whole),
         rival=None if job.whole is None or against is None else NamedScore.of(info, job.whole, against),
-        notes=(*job.image.notes, *info.notes, *result.notes, *failed),
+        notes=(*job.image.notes, *info.notes, *describe_far(problem.target.box, job.view.grid), *result.notes, *failed),
     )
 
 

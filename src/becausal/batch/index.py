@@ -9,11 +9,11 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from becausal.batch.records import Box, InputItem
+from becausal.batch.records import Box, InputItem, Stamp
 from becausal.batch.settings import rows_per_image, to_json
 from becausal.core.errors import OptionError, OutputError
 from becausal.core.schema import check_depth, read_fields
@@ -80,10 +80,10 @@ _TABLES = (
     "CREATE INDEX images_state ON images (state, id)",
     "CREATE INDEX images_label ON images (label)",
 )
-#: stamps: size and modification time of image files when they were read. in_progress: images that were started in the
-#: driver itself; what is left there after a crash may have caused it.
+#: image_stamps: see `records.Stamp`; an older becausal had a table stamps, which is not used. in_progress: images that were
+#: started in the driver itself; what is left there after a crash may have caused it.
 _FURTHER_TABLES = (
-    "CREATE TABLE IF NOT EXISTS stamps (id INTEGER PRIMARY KEY, bytes INTEGER NOT NULL, mtime INTEGER NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS image_stamps (id INTEGER PRIMARY KEY, bytes, mtime, ctime, inode)",
     "CREATE TABLE IF NOT EXISTS in_progress (id INTEGER PRIMARY KEY)",
 )
 
@@ -124,6 +124,11 @@ def create_tables(index: sqlite3.Connection, header: Mapping[str, Any], items: I
     index.executemany("INSERT INTO images (id, image, truth, boxes, box_size) VALUES (?, ?, ?, ?, ?)", rows)
     index.execute(f"PRAGMA user_version = {VERSION}")
     index.execute("COMMIT")
+
+
+def write_stamps(index: sqlite3.Connection, stamps: Iterable[tuple[int, Stamp]]) -> None:
+    """Store the stamps of images, by their numbers."""
+    index.executemany("INSERT OR REPLACE INTO image_stamps VALUES (?, ?, ?, ?, ?)", ((n, *stamp) for n, stamp in stamps))
 
 
 def add_tables(index: sqlite3.Connection) -> None:
@@ -219,7 +224,7 @@ def check_header(texts: Mapping[str, Any], run: Path) -> dict[str, Any]:
     """The values of a header, parsed from JSON and checked. Raises OutputError that names the field."""
     values = {str(name): parse_json(value, run, str(name)) for name, value in texts.items()}
     try:
-        header = asdict(_Header(**read_fields(_Header, values, ignore_others=True)))
+        header = dict(vars(_Header(**read_fields(_Header, values, ignore_others=True))))
         settings = read_fields(_Settings, header["settings"], "settings", ignore_others=True)
         read_fields(_Request, settings["request"], "settings.request", ignore_others=True)
     except OptionError as error:

@@ -8,10 +8,9 @@
     RUN/lock                             held by the driver
 
 A result is written to `unfinished`, synced to disk and renamed; only then is its row set to done. All boxes of an image
-are written, and renamed, together. Whenever the process
-dies, a row that is done has its files. A folder without such a row is removed at the next start, and its image is
-explained again. Where there are more of these than a crash can leave, the index is not the one of the folder, and
-nothing is removed.
+are written, and renamed, together. Whenever the process dies, a row that is done has its files. A folder without such a row
+is removed at the next start, and its image is explained again. Where there are more of these than a crash can leave, the
+index is not the one of the folder, and nothing is removed.
 """
 
 import os
@@ -39,6 +38,7 @@ from becausal.batch.index import (
     parse_size,
     read_header,
     write_rows,
+    write_stamps,
 )
 from becausal.batch.inputs import Inputs
 from becausal.batch.lock import FolderLock
@@ -177,7 +177,7 @@ class BatchStore:
                 shutil.rmtree(folder, ignore_errors=True)  # of an earlier try, in which some boxes failed
                 unfinished.rename(folder)
                 if done.stamp is not None:  # before the row: a stamp without a row decides nothing
-                    self._index.execute("INSERT OR REPLACE INTO stamps VALUES (?, ?, ?)", (done.id, *done.stamp))
+                    write_stamps(self._index, [(done.id, done.stamp)])
                 write_rows(self._index, done.id, self._per_image, rows)
             except (OSError, sqlite3.Error):
                 shutil.rmtree(unfinished, ignore_errors=True)
@@ -308,11 +308,11 @@ class BatchStore:
     def _find_changed_images(self) -> None:
         """Compare the images that are done with their files; those that have been replaced are waiting again.
 
-        A file with the size and the time it had is taken as the same, any other is hashed. A missing file changes nothing.
+        A file with the stamp it had is taken as the same, any other is hashed. A missing file changes nothing.
         """
         query = (
-            "SELECT images.id / ? AS number, image, sha256, bytes, mtime FROM images LEFT JOIN stamps ON stamps.id = number "
-            "WHERE state = 'done' GROUP BY number"
+            "SELECT images.id / ? AS number, image, sha256, bytes, mtime, ctime, inode FROM images "
+            "LEFT JOIN image_stamps ON image_stamps.id = number WHERE state = 'done' GROUP BY number"
         )
         changed, stamps = [], []
         for number, image, digest, *known in self._index.execute(query, (self._per_image,)):
@@ -322,10 +322,10 @@ class BatchStore:
                 continue
             found = hash_file(path)
             if found == digest:
-                stamps.append((number, *stamp))
+                stamps.append((number, stamp))
             elif found is not None:
                 changed.append((number, image))
-        self._index.executemany("INSERT OR REPLACE INTO stamps VALUES (?, ?, ?)", stamps)
+        write_stamps(self._index, stamps)
         for number, _ in changed:
             self._reset(number)
             shutil.rmtree(self._folder_of(number))

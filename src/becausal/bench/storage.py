@@ -13,6 +13,7 @@ from typing import Any
 from becausal.bench.findings import Row
 from becausal.core.errors import OptionError, OutputError
 from becausal.core.files import open_inside, path_inside, write_file
+from becausal.core.text import from_cell, to_cell
 
 ROWS, SETTINGS = "rows.jsonl", "settings.json"
 _MACHINE_ONLY = ("loading.batch_size", "loading.threads")  # settings that do not affect the rows
@@ -137,7 +138,7 @@ def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 def _cell(value: Any) -> Any:
     if isinstance(value, bool):
         return int(value)
-    return "" if value is None else value
+    return "" if value is None else to_cell(value)
 
 
 def _value(text: str | None) -> Any:
@@ -148,4 +149,4 @@ def _value(text: str | None) -> Any:
             return kind(text)
         except ValueError:
             continue
-    return text
+    return from_cell(text)

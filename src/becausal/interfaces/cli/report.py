@@ -9,6 +9,7 @@ import typer
 
 from becausal.core.errors import OptionError, OutputError
 from becausal.core.files import path_inside, safe_name, write_file
+from becausal.core.text import one_line
 from becausal.interfaces.cli import options
 from becausal.interfaces.cli.console import complain, open_console, print_facts, print_summary, write_json
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that `becausal batch` wrote.")]
 SUFFIXES = {"csv": "csv", "parquet": "parquet", "coco": "json"}
 SOME_FAILED = 3  # exit status
+SHOWN = 100  # characters of a label, printed
 
 
 def report(
@@ -214,7 +216,9 @@ def print_difference(difference: "RunDifference", out: Path | None) -> None:
         if number:
             facts.append((what, f"{name}: {number:,}"))
     facts += [
-        ("", f"{p.left['image']}: {p.left['label']} → {p.right['label']}") for p in difference.pairs[:8] if p.is_relabelled
+        ("", f"{p.left['image']}: {one_line(p.left['label'], SHOWN)} → {one_line(p.right['label'], SHOWN)}")
+        for p in difference.pairs[:8]
+        if p.is_relabelled
     ]
     if out is not None:
         facts.append(("page", str(out)))
