@@ -25,6 +25,7 @@ from becausal.batch.store import MAX_ORPHANS, folder_of
 from becausal.core.errors import InputError, OutputError
 from becausal.core.request import Request
 from becausal.interfaces.cli.app import main
+from becausal.models import Loading
 from check_toys import make_run
 from test_batch import assert_same_runs, batch, fill, rows_of, same_rows
 
@@ -385,6 +386,19 @@ def test_labels_that_cannot_be_written_are_replaced_and_said(here, capsys, sourc
     (row, *_) = rows_of(here / "run")
     assert row["label"] == ("bri\ufffdght" if "LABELS" in source else "red")
     assert main(["report", "run"]) == main(["export", "run"]) == 0
+
+
+def test_given_labels_that_cannot_be_written_can_be_stored(here):
+    fill(here / "run", toy_job(loading=Loading(labels=("dark", "\ud800"))), "shots", limit=1)
+    assert rows_of(here / "run")[0]["label"] == "\ufffd"
+
+
+def test_a_record_with_such_a_label_does_not_stop_a_rebuild(here):
+    assert batch("shots", "--out", "run") == 0
+    path = folder_of(Path("run"), 0) / "explanation.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"label": "\ud800"}))
+    assert batch("shots", "--out", "run", "--rebuild") == 0
+    assert rows_of(here / "run")[0]["label"] == "\ufffd"
 
 
 def test_very_long_labels_take_no_time(here, capsys):

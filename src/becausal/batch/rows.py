@@ -10,6 +10,7 @@ from becausal.batch.truth import compare_with_boxes
 from becausal.core.boxes import Box
 from becausal.core.contracts import name_id
 from becausal.core.explanation import ExplanationRecord
+from becausal.core.text import replace_surrogates
 
 NO_SIGN = 2**63 - 1  # SQLite has no larger numbers
 CORNERS = ("box_left", "box_top", "box_right", "box_bottom")
@@ -23,10 +24,11 @@ def make_row(
     categories: of the ground truth, in lower case. box: number of the explained box, in runs of all boxes.
     """
     checks, summary, smallest = explanation.checks, explanation.summary(), explanation.levels[0]
-    boxes = compare_with_boxes(explanation.visible, explanation.frame, explanation.label, item, categories)
+    label = replace_surrogates(explanation.label)  # a record from elsewhere may hold anything
+    boxes = compare_with_boxes(explanation.visible, explanation.frame, label, item, categories)
     return {
         "sha256": explanation.origin.image_sha256,
-        "label": explanation.label,
+        "label": label,
         "label_id": label_id_of(explanation),
         "confidence": summary["confidence"],
         "box": box,
