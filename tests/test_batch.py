@@ -103,8 +103,8 @@ def record_of(explanation):
     return {name: value for name, value in record.items() if name not in ("seconds", "stats")}
 
 
-def batch(*words):
-    return main(["batch", *QUICK, *(str(word) for word in words), "--model", "python:net.py:predict"])
+def batch(*words, model="python:net.py:predict"):
+    return main(["batch", *QUICK, *(str(word) for word in words), "--model", model])
 
 
 # Inputs

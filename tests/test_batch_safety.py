@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pytest
 from PIL import Image
 
 from batch_toys import MODEL, NAMES, QUICK, draw, open_store, toy_job, write_coco, write_pictures
-from becausal.batch import index as index_module
+from becausal.batch import connections
 from becausal.batch.reading import BatchRun
 from becausal.batch.records import TaskFailed
 from becausal.batch.settings import hash_files
@@ -24,6 +25,8 @@ from becausal.batch.store import MAX_ORPHANS, folder_of
 from becausal.core.errors import InputError, OutputError
 from becausal.core.request import Request
 from becausal.interfaces.cli.app import main
+from becausal.models import Loading
+from check_toys import make_run
 from test_batch import assert_same_runs, batch, fill, rows_of, same_rows
 
 
@@ -290,6 +293,14 @@ def test_an_image_that_kills_a_single_process_is_failed_at_the_second_death(here
     assert subprocess.run([*words, "--retry", "1"], capture_output=True).returncode == 3  # in a process of its own again
 
 
+def test_an_image_that_kills_the_only_worker_does_not_end_the_run(here, capsys):
+    write_pictures(Path("shots"), 8, {2: 203})
+    assert batch("shots", "--out", "run", "--workers", "1", model="python:net.py:dies") == 3
+    rows = rows_of(here / "run")
+    assert [row["state"] for row in rows] == ["done"] * 2 + ["failed"] + ["done"] * 5
+    assert rows[2]["error"] == "the worker process died, exit status -9 (SIGKILL), with this image alone"
+
+
 def test_an_image_that_was_in_progress_by_chance_is_explained(here):
     write_pictures(Path("shots"), 8, {2: 203})
     words = [
@@ -321,6 +332,84 @@ def test_a_start_that_ends_in_order_leaves_no_suspects(here):
     opened = open_store(here / "run", "shots")
     assert opened.suspects("waiting") == []
     opened.close()
+
+
+def test_an_image_replaced_with_its_size_and_time_kept_is_noticed(here, capsys):
+    for name, mark in (("p02", 1), ("p05", 2)):  # of the same size, without compression
+        Image.fromarray(draw(mark)).save(f"shots/{name}.bmp")
+        Path(f"shots/{name}.png").unlink()
+    assert batch("shots", "--out", "run") == 0
+    before = rows_of(here / "run")
+    for name, change in (("p02", lambda path, data: path.write_bytes(data)), ("p05", put_in_place)):
+        path = Path(f"shots/{name}.bmp")
+        times, size = (path.stat().st_atime_ns, path.stat().st_mtime_ns), path.stat().st_size
+        Image.fromarray(draw(9)).save("other.bmp")
+        change(path, Path("other.bmp").read_bytes())
+        os.utime(path, ns=times)
+        assert (path.stat().st_mtime_ns, path.stat().st_size) == (times[1], size)
+    capsys.readouterr()
+    assert batch("shots", "--out", "run") == 0
+    assert "2 images have changed since the last start" in capsys.readouterr().err
+    after = rows_of(here / "run")
+    assert [k for k in range(8) if before[k]["sha256"] != after[k]["sha256"]] == [2, 5]
+
+
+def put_in_place(path, data):
+    Path("new").write_bytes(data)
+    os.replace("new", path)
+
+
+def test_a_run_of_an_older_becausal_is_resumed(here, capsys):
+    assert batch("shots", "--out", "run", "--limit", "4") == 0
+    with sqlite3.connect("run/index.sqlite") as index:
+        index.execute("DROP TABLE image_stamps")
+        index.execute("CREATE TABLE stamps (id INTEGER PRIMARY KEY, bytes INTEGER NOT NULL, mtime INTEGER NOT NULL)")
+    capsys.readouterr()
+    assert batch("shots", "--out", "run") == 0
+    assert "changed" not in capsys.readouterr().err
+    assert [row["tries"] for row in rows_of(here / "run")] == [1] * 8
+
+
+# Names that cannot be written, or are very long
+
+
+@pytest.mark.parametrize("source", [MODEL.replace('"bright"', '"bri\\ud800ght"'), NAMES.replace('"grey"', '"gr\\udfffey"')])
+def test_labels_that_cannot_be_written_are_replaced_and_said(here, capsys, source):
+    Path("odd.py").write_text(source)
+    pixels = np.zeros((24, 24, 3), np.uint8)
+    pixels[6:18, 6:18] = (255, 255, 255) if "LABELS" in source else (255, 0, 0)
+    Image.fromarray(pixels).save("shots/p00.png")
+    assert batch("shots", "--out", "run", "--limit", "1", model="python:odd.py:predict") == 0
+    printed = capsys.readouterr()
+    assert "replaced by U+FFFD" in printed.out
+    assert "unexpected" not in printed.out + printed.err
+    (row, *_) = rows_of(here / "run")
+    assert row["label"] == ("bri\ufffdght" if "LABELS" in source else "red")
+    assert main(["report", "run"]) == main(["export", "run"]) == 0
+
+
+def test_given_labels_that_cannot_be_written_can_be_stored(here):
+    fill(here / "run", toy_job(loading=Loading(labels=("dark", "\ud800"))), "shots", limit=1)
+    assert rows_of(here / "run")[0]["label"] == "\ufffd"
+
+
+def test_a_record_with_such_a_label_does_not_stop_a_rebuild(here):
+    assert batch("shots", "--out", "run") == 0
+    path = folder_of(Path("run"), 0) / "explanation.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"label": "\ud800"}))
+    assert batch("shots", "--out", "run", "--rebuild") == 0
+    assert rows_of(here / "run")[0]["label"] == "\ufffd"
+
+
+def test_very_long_labels_take_no_time(here, capsys):
+    for name in ("run", "old"):
+        make_run(here / name, [{"image": f"{k}.png", "label": f"{name} " * 425_000} for k in range(12)])
+    start = time.perf_counter()
+    for words in (["diff", "run", "old"], ["check", "run", "--baseline", "old", "--rules", "rules.toml"], ["report", "run"]):
+        Path("rules.toml").write_text("[labels]\n")
+        assert main(words) == (1 if words[0] == "check" else 0)
+    assert time.perf_counter() - start < 10
+    assert max(map(len, capsys.readouterr().out.splitlines())) < 1000
 
 
 # Foreign files and read-only disks
@@ -362,7 +451,7 @@ def read_all(run, place, capsys):
 def test_reading_leaves_no_files_behind(here, capsys, monkeypatch):
     assert batch("shots", "--out", "run") == 0
     read_all(here / "run", here, capsys)
-    monkeypatch.setattr(index_module, "_is_writable", lambda folder: False)  # as on a read-only disk
+    monkeypatch.setattr(connections, "_is_writable", lambda folder: False)  # as on a read-only disk
     read_all(here / "run", here, capsys)
 
 
@@ -373,7 +462,7 @@ def test_a_log_left_by_a_crash_is_read_on_a_read_only_disk(here, monkeypatch):
     shutil.copytree("run", "copy")  # as if the driver had been killed here
     opened.close()
     assert Path("copy/index.sqlite-wal").stat().st_size
-    monkeypatch.setattr(index_module, "_is_writable", lambda folder: False)
+    monkeypatch.setattr(connections, "_is_writable", lambda folder: False)
     before = listing(here / "copy")
     assert rows_of(here / "copy")[7]["error"] == "as a test"
     assert listing(here / "copy") == before

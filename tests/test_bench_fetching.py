@@ -91,6 +91,17 @@ def test_a_broken_download_is_gone_on_with(server, tmp_path):
     assert not list(out.rglob(".*.part"))
 
 
+@pytest.mark.parametrize("name", ["imgs", "imgs/.3.JPEG.part"])
+def test_nothing_is_fetched_through_a_link(server, tmp_path, name):
+    address, _ = server
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out" / name).parent.mkdir(parents=True)
+    (tmp_path / "out" / name).symlink_to(tmp_path / "elsewhere" / ("" if name == "imgs" else "file"))
+    with pytest.raises(OutputError, match="is a link"):
+        fetch_dataset("photobombing", tmp_path / "out", address=address)
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 def test_what_is_not_the_published_set_is_refused(server, tmp_path):
     address, folder = server
     (folder / "imgs" / "1.JPEG").write_bytes(b"something else")

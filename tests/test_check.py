@@ -213,7 +213,7 @@ def test_the_confidence_is_the_stated_one(tmp_path):
 
 def test_the_worst_images_come_first_and_are_limited(tmp_path):
     rows = [{"inside": (7 * k % 40) / 100} for k in range(40)]
-    (rule,) = becausal.check(make_run(tmp_path / "run", rows), rules={"outside": {"below": 0.3}}).rules
+    rule, _ = becausal.check(make_run(tmp_path / "run", rows), rules={"outside": {"below": 0.3}}).rules
     assert rule.broken == 30
     assert [each.value for each in rule.worst] == [k / 100 for k in range(24)]
 
@@ -223,7 +223,7 @@ def test_a_forbidden_region_counts_pixels_of_the_original(tmp_path):
     run = make_run(tmp_path / "run", [{} for _ in range(4)], visible)
 
     def values(**rule):
-        (found,) = becausal.check(run, rules={"forbidden": rule}).rules
+        found, _ = becausal.check(run, rules={"forbidden": rule}).rules
         assert found.judged == 4
         return {each.id: each.value for each in found.worst}
 
@@ -238,7 +238,7 @@ def test_a_region_is_on_the_original_where_the_view_is_smaller(tmp_path):
     run = make_run(tmp_path / "run", [{}])
     write_pixels(folder_of(run, 0), square(0, 0, 6, (12, 12)), Frame((48, 48), (24, 24), (6, 6), (12, 12)))
     for region, share in (([0, 0, 48, 18], 0.5), ([0, 0, 12, 12], 0.0), ([12, 12, 12, 12], 1.0)):
-        (rule,) = becausal.check(run, rules={"forbidden": {"region": region}}).rules
+        rule, _ = becausal.check(run, rules={"forbidden": {"region": region}}).rules
         assert [each.value for each in rule.worst] == ([share] if share else [])
 
 
@@ -253,8 +253,9 @@ def test_masks_have_the_names_of_their_images(tmp_path):
     outside.save(tmp_path / "masks" / "2.png")
     Image.new("L", (24, 24)).save(tmp_path / "masks" / "3.png")  # black: there is no object
     inside.save(tmp_path / "4.png")  # outside of the folder
-    (rule,) = becausal.check(run, rules={"outside": {"masks": str(tmp_path / "masks")}}).rules
+    rule, _ = becausal.check(run, rules={"outside": {"masks": str(tmp_path / "masks")}}).rules
     assert (rule.judged, rule.broken, rule.skipped) == (3, 2, 3)
+    assert "; 3 more could not be judged" in rule.summary
     assert [each.id for each in rule.worst] == [1, 2]
     assert "inside the object's mask" in rule.breach
 
@@ -268,7 +269,7 @@ def test_boxes_of_another_file_are_found_by_name(tmp_path):
     record = {"images": images[:4], "annotations": annotations, "categories": [{"id": 1, "name": "bus"}]}
     path = tmp_path / "boxes.json"
     path.write_text(json.dumps(record))
-    (rule,) = becausal.check(run, rules={"outside": {"boxes": str(path)}}).rules
+    rule, _ = becausal.check(run, rules={"outside": {"boxes": str(path)}}).rules
     assert (rule.judged, rule.skipped) == (3, 2)  # r has no box, s is not in the file
     assert {each.id: each.value for each in rule.worst} == {1: 0.0, 2: 0.25}
     path.write_text(json.dumps({**record, "images": images}))
@@ -282,7 +283,7 @@ def test_a_baseline_is_compared_by_label_and_overlap(tmp_path):
     rows = [{"image": "c.png"}, {"image": "b.png"}, {"image": "a.png"}, {"image": "d.png", "state": "failed", "error": "x"}]
     old = make_run(tmp_path / "old", rows, {0: square(0, 0), 1: square(0, 0), 2: square(2, 0)})
     verdict = becausal.check(new, baseline=old, rules={"labels": {}, "overlap": {"below": 0.4}})
-    labels, overlap = verdict.rules
+    labels, overlap, _ = verdict.rules
     assert [(each.id, each.baseline_id, each.detail) for each in labels.worst] == [(1, 1, "bus → tree")]
     assert [(each.id, each.baseline_id, each.value) for each in overlap.worst] == [(2, 0, 0.0), (0, 2, pytest.approx(1 / 3))]
     assert labels.judged == overlap.judged == 3
@@ -307,7 +308,7 @@ def test_what_cannot_be_judged_says_why(tmp_path):
         assert message in str(verdict)
     assert becausal.check(run, rules={"outside": {}, "size": {"at_most": 0.0}}).status == 1  # certain, whatever the other
     empty = make_run(tmp_path / "empty", [{"state": "failed", "error": "no"}])
-    assert becausal.check(empty, rules={"size": {"at_most": 0.1}}).status == 2
+    assert becausal.check(empty, rules={"size": {"at_most": 0.1}, "failures": {"max_share": 1}}).status == 2
 
 
 @pytest.mark.parametrize(
@@ -315,7 +316,6 @@ def test_what_cannot_be_judged_says_why(tmp_path):
     [
         ({"rules": {"labels": {}}}, "no baseline was given"),
         ({"rules": {"size": {"at_most": 1}}, "baseline": "run"}, "no rule uses it"),
-        ({}, "nothing to judge it by"),
         ({"rules": {"outside": {"masks": "none"}}}, "there is no folder none"),
         ({"rules": {"outside": {"boxes": "none.json"}}}, "there is no file or folder none.json"),
         ({"rules": {"outside": {"boxes": "run.txt"}}}, "is not a COCO file"),
@@ -340,10 +340,27 @@ def test_what_cannot_be_used_is_refused(tmp_path, monkeypatch, arguments, messag
         becausal.check("run", **arguments)
 
 
-def test_runs_that_are_incomplete_or_damaged_are_refused(tmp_path):
-    run = make_run(tmp_path / "run", [{}, {"state": "waiting"}])
-    with pytest.raises(InputError, match=r"not complete \(1 of 2 images explained, 1 waiting\)"):
-        becausal.check(run, rules={"failures": {}})
+def test_no_gate_passes_on_images_that_were_not_explained(tmp_path):
+    failed = [{"state": "failed", "error": "too dark"}] * 11
+    for rest, detail in ((failed, "too dark"), ([{"state": "waiting"}] * 11, "not explained yet")):
+        run = make_run(tmp_path / detail, [{}, *map(dict, rest)])
+        for rules in (None, {"size": {"at_most": 1}}, {"size": {"at_most": 1}, "failures": {}}):
+            verdict = becausal.check(run, rules=rules)
+            assert (verdict.status, verdict.images) == (1, 12)
+            assert outcomes(verdict)["failures"] == ("broken", 11, 12)
+            assert f"000001.png: {detail}" in str(verdict)
+        assert becausal.check(run, rules={"size": {"at_most": 1}, "failures": {"max_share": 0.95}}).holds
+    one = make_run(tmp_path / "one", [{} for _ in range(99)] + [{"state": "failed", "error": "x"}])
+    assert becausal.check(one).status == becausal.check(one, rules={"size": {"at_most": 1}}).status == 1
+    assert becausal.check(one, rules={"failures": {}}).holds  # 5 %
+
+
+def test_a_run_without_boxes_is_judged_by_its_failures(tmp_path):
+    verdict = becausal.check(make_run(tmp_path / "run", [{}, {}]))
+    assert (verdict.status, outcomes(verdict)) == (0, {"failures": ("holds", 0, 2)})
+
+
+def test_damaged_runs_are_refused(tmp_path):
     run = make_run(tmp_path / "damaged", [{}])
     assert becausal.check(run, rules={"failures": {}}).holds
     with pytest.raises(OutputError, match="no readable explanation"):

@@ -92,7 +92,7 @@ def test_it_prints_every_rule_and_the_worst_images(here, capsys):
     assert lines[0] == "run: 1 of 2 rules broken"
     assert "broken  3 of 9 images (33 %; 12 % to 65 %), at most 5 %: less than 50 % of the explanation" in lines[1]
     assert [line.strip().rsplit("/", 1)[-1] for line in lines[2:5]] == [f"p0{k}.png: 0 % inside" for k in (2, 5, 8)]
-    assert "holds   0 of 9 images (0 %; 0 % to 30 %), at most 5 %: the image could not be explained" in lines[5]
+    assert "holds   0 of 9 images (0 %; 0 % to 30 %), at most 5 %: the image was not explained" in lines[5]
 
 
 @pytest.mark.parametrize(
@@ -164,6 +164,26 @@ def test_a_planted_shortcut_turns_the_gate_red(tmp_path, monkeypatch):
         assert main([*words, "--junit", f"{name}.xml"]) == status
         suite = parse(Path(f"{name}.xml").read_bytes()).find("testsuite")
         assert (suite.get("failures"), suite.get("errors")) == ("2" if status else "0", "0")
+
+
+def test_a_limited_run_does_not_pass(here, capsys, tmp_path):
+    words = ["batch", "shots", "--model", "python:net.py:predict", "--max-calls", "60", "--out", str(tmp_path / "part")]
+    assert main([*words, "--limit", "2"]) == 0
+    rules = write_rules("[size]\nat_most = 1\n")
+    capsys.readouterr()
+    junit = tmp_path / "check.xml"
+    assert main(["check", str(tmp_path / "part"), *rules, "--junit", str(junit)]) == 1
+    printed = capsys.readouterr().out
+    assert "broken  7 of 9 images" in printed
+    assert "p02.png: left out by --limit 2" in printed
+    suite = parse(junit.read_bytes()).find("testsuite")
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("2", "1", "0")
+    assert "left out by --limit 2" in suite.find("testcase/failure").text
+    assert main(["check", str(tmp_path / "part"), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["images"], found["rules"][-1]["broken"], found["rules"][-1]["limit"]) == (9, 7, 0)
+    assert main([*words]) == 0
+    assert main(["check", str(tmp_path / "part"), *rules]) == 0
 
 
 # Machines
@@ -246,7 +266,7 @@ def test_markdown_shows_hostile_names_as_text(outcome):
 def test_markdown_names_rules_and_images(here):
     assert main(["check", "run", "--baseline", "old", *write_rules("[outside]\n[labels]\n"), "--markdown", "check.md"]) == 1
     text = Path("check.md").read_text(encoding="utf-8")
-    assert text.startswith("## ❌ 1 of 2 rules broken\n\n`run`, 9 images, compared with `old`\n")
+    assert text.startswith("## ❌ 1 of 3 rules broken\n\n`run`, 9 images, compared with `old`\n")
     assert "| ❌ | outside | 3 of 9 images (33 %; 12 % to 65 %), at most 5 % | less than 50 % of" in text
     assert "p02.png` | `0 % inside` |" in text
 
@@ -294,4 +314,4 @@ def test_a_verdict_explains_itself_in_a_test(here):
         assert verdict.holds, str(verdict)
     assert "outside: broken: 3 of 9 images" in str(caught.value)
     assert "p02.png: 0 % inside" in str(caught.value)
-    assert repr(verdict) == "<Verdict run: 1 of 1 rule broken>"
+    assert repr(verdict) == "<Verdict run: 1 of 2 rules broken>"

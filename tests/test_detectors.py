@@ -13,14 +13,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
+import becausal
 from becausal.api.origins import model_file
 from becausal.batch.rows import label_id_of
-from becausal.core.boxes import MAX_BOXES, NO_BOX, check_boxes, overlaps, pack_boxes, read_boxes
+from becausal.core.boxes import MAX_BOXES, NO_BOX, check_boxes, describe_far, overlaps, pack_boxes, read_boxes
 from becausal.core.contracts import Geometry, name_id
 from becausal.core.errors import AnswerError, ImageError, ModelError, NetworkError, OptionError
 from becausal.core.frames import plan_frame
 from becausal.images.loading import load_image, make_view
+from becausal.interfaces.cli.app import main
 from becausal.interfaces.cli.verify import check_model
 from becausal.models import KINDS, as_classifier, as_detector, load_model
 
@@ -48,6 +51,24 @@ def test_packing_sorts_and_leaves_out_what_is_no_box():
     assert row[3:].tolist() == [list(NO_BOX)] * (MAX_BOXES - 3)
     assert read_boxes(row, threshold=0.5)[0].label_id == 1
     assert len(read_boxes(row, label_id=4)) == 1
+
+
+def test_boxes_far_outside_of_the_image_are_noted(tmp_path, monkeypatch, capsys):
+    assert describe_far(None, (24, 24)) == describe_far((-10.0, -24.0, 48.0, 30.0), (24, 24)) == ()
+    assert "100 x 24 px" in describe_far((0.0, 0.0, 10.0, 60.0), (24, 100))[0]
+    assert describe_far((0.0, 0.0, 60.0, 10.0), (24, 100)) == ()
+
+    def far(batch):
+        return [([[0, 0, 3e30, 3e30]], [float(image.mean() > 60)], [0]) for image in batch]
+
+    pixels = np.full((24, 24, 3), 200, np.uint8)
+    explanation = becausal.explain(pixels, as_detector(far, threshold=0.5), fill="black")
+    assert [note for note in explanation.notes if "0, 0, 3e+30, 3e+30 lies far outside of the image, 24 x 24 px" in note]
+    monkeypatch.chdir(tmp_path)
+    Image.fromarray(pixels).save("p.png")
+    Path("net.py").write_text("def far(batch):\n    return [([[0, 0, 3e30, 3e30]], [0.9], [0]) for image in batch]\n")
+    assert main(["inspect", "detect:python:net.py:far", "p.png"]) == 0
+    assert "note: p.png: the box 0, 0, 3e+30, 3e+30 lies far outside" in capsys.readouterr().err
 
 
 def test_packing_nothing():

@@ -670,7 +670,7 @@ def test_pipes_and_devices_are_not_replaced_by_files(tmp_path: Path) -> None:
     for name in ("pipe", "link"):
         with pytest.raises(OutputError, match="named pipe"):
             write_file(tmp_path / name, b"content")
-        with pytest.raises(OutputError, match="named pipe"):
+        with pytest.raises(OutputError, match=r"named pipe|is a link"):
             write_files(tmp_path, {name: b"content"})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe"]
     assert (tmp_path / "pipe").is_fifo()

@@ -21,6 +21,7 @@ from becausal.api.explanation import Explanation
 from becausal.api.fill_advice import suggest_fills
 from becausal.api.origins import make_origin
 from becausal.api.target_choice import check_method, make_target, score_of
+from becausal.core.boxes import describe_far
 from becausal.core.checks import ANY, Checks, Level, check, level_name
 from becausal.core.contracts import Answers, Classifier, Pixels, Search, Stop, with_hints
 from becausal.core.errors import BecausalError, FillError, TwinError, UnstableModelError
@@ -324,6 +325,7 @@ def finish(job: ImageJob, result: SearchResult, outcome: Outcome[Any]) -> Explan
     if problem is None:
         raise ValueError("this job has not been started")
     failed = () if outcome.error is None else (one_line(outcome.error),)
+    far = describe_far(problem.target.box, job.view.grid)
     against = problem.target.against
     origin = make_origin(job.image, info, request, job.explainer, job.view.grid, versions())
     return Explanation(
@@ -345,7 +347,7 @@ def finish(job: ImageJob, result: SearchResult, outcome: Outcome[Any]) -> Explan
         others=result.others,
         top=None if job.whole is None or problem.target.box is not None else NamedScore.of(info, job.whole),
         rival=None if job.whole is None or against is None else NamedScore.of(info, job.whole, against),
-        notes=(*job.image.notes, *info.notes, *job.notes, *result.notes, *failed),
+        notes=(*job.image.notes, *info.notes, *far, *job.notes, *result.notes, *failed),
     )
 
 

@@ -10,12 +10,12 @@ from becausal.batch.inputs import find_inputs
 from becausal.batch.local import InProcessPool
 from becausal.batch.reading import BatchRun
 from becausal.batch.records import BatchJob
-from becausal.batch.rules import CheckRules, FailuresRule, LabelsRule, OutsideRule, OverlapRule, read_rules
+from becausal.batch.rules import CheckRules, LabelsRule, OutsideRule, OverlapRule, read_rules
 from becausal.batch.run import run_batch
 from becausal.batch.settings import settings_of
 from becausal.batch.store import BatchStore
 from becausal.batch.verdicts import Verdict, judge_run
-from becausal.core.errors import InputError, OptionError
+from becausal.core.errors import OptionError
 from becausal.core.request import Request
 from becausal.models import Loading
 
@@ -74,21 +74,16 @@ def check_baseline(rules: CheckRules | None, baseline: str | Path | None) -> Non
 
 
 def default_rules(run: BatchRun, baseline: BatchRun | None) -> CheckRules:
-    """The rules for a check without any, each with a limit of 5 % of the images.
+    """The rules for a check without any.
 
-    `failures`; `outside` if the run has boxes; `labels` and `overlap` (below 0.3) with a baseline.
-
-    Raises:
-        InputError: There are neither boxes nor a baseline, so that explanations cannot be judged.
+    `failures`, with a limit of 0; `outside` if the run has boxes; `labels` and `overlap` (below 0.3) with a baseline, each
+    with a limit of 5 % of the images.
     """
     has_boxes = next(run.rows("boxes IS NOT NULL", limit=1), None) is not None
-    if not has_boxes and baseline is None:
-        raise InputError(f"{run.folder} has no boxes, so there is nothing to judge it by: give rules or a baseline")
     return CheckRules(
         outside=OutsideRule() if has_boxes else None,
         labels=LabelsRule() if baseline is not None else None,
         overlap=OverlapRule() if baseline is not None else None,
-        failures=FailuresRule(),
     )
 
 

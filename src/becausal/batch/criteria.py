@@ -71,7 +71,7 @@ def make_criteria(rules: CheckRules, run: BatchRun) -> tuple[Criterion, ...]:
                 missing=f"no explanation of {run.folder} was checked for necessity",
             )
         )
-    return (*made, *_compare_with_baseline(rules, run), *_count_failures(rules, run))
+    return (*made, *_compare_with_baseline(rules, run), _count_failures(rules, run))
 
 
 def check_files(rules: CheckRules) -> None:
@@ -160,20 +160,16 @@ def _compare_with_baseline(rules: CheckRules, run: BatchRun) -> list[Criterion]:
     return made
 
 
-def _count_failures(rules: CheckRules, run: BatchRun) -> list[Criterion]:
-    if rules.failures is None:
-        return []
-    return [
-        Criterion(
-            name="failures",
-            breach="the image could not be explained",
-            limit=rules.failures.max_share,
-            at_most=0.0,
-            measure=lambda image: float(not image.is_explained),
-            describe=lambda image, value: image.row["error"],
-            missing=_nothing_explained(run),
-        )
-    ]
+def _count_failures(rules: CheckRules, run: BatchRun) -> Criterion:
+    return Criterion(
+        name="failures",
+        breach="the image was not explained",
+        limit=rules.failures.max_share,
+        at_most=0.0,
+        measure=lambda image: float(not image.is_explained),
+        describe=lambda image, value: image.why_not_explained,
+        missing=_nothing_explained(run),
+    )
 
 
 def _measure_necessity(image: Evidence) -> float | None:

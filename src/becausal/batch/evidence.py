@@ -13,7 +13,7 @@ from becausal.core.frames import Frame
 
 @dataclass(frozen=True)
 class Evidence:
-    """One image that was explained, or failed.
+    """One image of the run, explained or not.
 
     Pixels are read when a rule needs them, at most once; then OutputError is raised if they cannot be read. earlier: the
     row of the same image in the baseline, None if there is none.
@@ -27,6 +27,15 @@ class Evidence:
     @property
     def is_explained(self) -> bool:
         return bool(self.row["state"] == "done")
+
+    @property
+    def why_not_explained(self) -> str:
+        """Why there is no explanation: the error, or that the image was not tried."""
+        if self.row["error"] is not None:
+            return str(self.row["error"])
+        limit = self.run.limit
+        is_left_out = limit is not None and self.row["id"] >= limit * self.run.per_image
+        return f"left out by --limit {limit}" if is_left_out else "not explained yet"
 
     @property
     def is_explained_twice(self) -> bool:

@@ -16,6 +16,7 @@ from becausal.batch.reading import BatchRun, IndexRow
 from becausal.batch.rows import corners_of
 from becausal.core.errors import BecausalError, MissingExtraError, OptionError, OutputError
 from becausal.core.files import write_file
+from becausal.core.text import to_cell
 from becausal.scenes import encode_mask
 
 PAGE = 4096  # rows per row group of a Parquet file
@@ -57,7 +58,7 @@ def write_csv(run: BatchRun, path: Path) -> int:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
         for row in run.rows():
-            writer.writerow(row)
+            writer.writerow({name: to_cell(value) for name, value in row.items()})
             count += 1
     return count
 

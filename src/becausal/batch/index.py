@@ -1,4 +1,4 @@
-"""The index of a run: its tables, how it is opened, and what is accepted as a valid row or header.
+"""The index of a run: its tables, and what is accepted as a valid row or header.
 
 An index may come from someone else, or be damaged. Everything that is read from it is checked here, once.
 """
@@ -6,16 +6,14 @@ An index may come from someone else, or be damaged. Everything that is read from
 import json
 import math
 import os
-import shutil
 import sqlite3
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from becausal.batch.records import Box, InputItem
+from becausal.batch.records import Box, InputItem, Stamp
 from becausal.batch.settings import rows_per_image, to_json
 from becausal.core.errors import OptionError, OutputError
 from becausal.core.schema import check_depth, read_fields
@@ -27,7 +25,6 @@ NO_LIMIT = 1 << 62
 SHARD = 1000  # explanations per folder: keeps folders small enough for file systems and people
 BOX_FOLDER = "box-"  # and its number: one box of an image
 ERROR_FILE = "error.txt"  # in the folder of a box: why it could not be explained
-MAX_LENGTH = 1 << 26  # bytes of a value
 
 #: The columns that a result fills in, in the order of the table.
 RESULTS = {
@@ -83,10 +80,10 @@ _TABLES = (
     "CREATE INDEX images_state ON images (state, id)",
     "CREATE INDEX images_label ON images (label)",
 )
-#: stamps: size and modification time of image files when they were read. in_progress: images that were started in the
-#: driver itself; what is left there after a crash may have caused it.
+#: image_stamps: see `records.Stamp`; an older becausal had a table stamps, which is not used. in_progress: images that were
+#: started in the driver itself; what is left there after a crash may have caused it.
 _FURTHER_TABLES = (
-    "CREATE TABLE IF NOT EXISTS stamps (id INTEGER PRIMARY KEY, bytes INTEGER NOT NULL, mtime INTEGER NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS image_stamps (id INTEGER PRIMARY KEY, bytes, mtime, ctime, inode)",
     "CREATE TABLE IF NOT EXISTS in_progress (id INTEGER PRIMARY KEY)",
 )
 
@@ -116,48 +113,6 @@ def _list_numbered(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def connect(path: Path) -> sqlite3.Connection:
-    """Open an index for writing; it is made if it does not exist."""
-    return _restrict(sqlite3.connect(path, isolation_level=None))
-
-
-def connect_reader(folder: Path) -> tuple[sqlite3.Connection, Callable[[], None]]:
-    """Open the index of a run folder for reading; also returns a function that closes it.
-
-    Where the folder cannot be written, SQLite cannot make the files that readers share with a writer. Nobody writes
-    there, so the index is opened as immutable; if a crash left a write-ahead log, a copy is read.
-    """
-    path = folder / INDEX
-    log = folder / f"{INDEX}-wal"
-    if _is_writable(folder):  # not mode=ro, which would leave its files behind
-        index = _restrict(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True))
-        index.execute("PRAGMA query_only = ON")
-        return index, index.close
-    if not log.is_file() or not log.stat().st_size:
-        index = _restrict(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True))
-        return index, index.close
-    place = tempfile.TemporaryDirectory(prefix="becausal-")
-    for source in (path, log):
-        shutil.copyfile(source, Path(place.name) / source.name)
-    index = _restrict(sqlite3.connect(Path(place.name) / INDEX))
-
-    def close() -> None:
-        index.close()
-        place.cleanup()
-
-    return index, close
-
-
-def _is_writable(folder: Path) -> bool:
-    return os.access(folder, os.W_OK)
-
-
-def _restrict(index: sqlite3.Connection) -> sqlite3.Connection:
-    index.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_LENGTH)
-    index.execute("PRAGMA trusted_schema = OFF")
-    return index
-
-
 def create_tables(index: sqlite3.Connection, header: Mapping[str, Any], items: Iterable[InputItem]) -> None:
     """Write tables, header and images in one transaction: the index is complete or absent."""
     per_image = rows_per_image(header["settings"])
@@ -169,6 +124,11 @@ def create_tables(index: sqlite3.Connection, header: Mapping[str, Any], items: I
     index.executemany("INSERT INTO images (id, image, truth, boxes, box_size) VALUES (?, ?, ?, ?, ?)", rows)
     index.execute(f"PRAGMA user_version = {VERSION}")
     index.execute("COMMIT")
+
+
+def write_stamps(index: sqlite3.Connection, stamps: Iterable[tuple[int, Stamp]]) -> None:
+    """Store the stamps of images, by their numbers."""
+    index.executemany("INSERT OR REPLACE INTO image_stamps VALUES (?, ?, ?, ?, ?)", ((n, *stamp) for n, stamp in stamps))
 
 
 def add_tables(index: sqlite3.Connection) -> None:
@@ -264,7 +224,7 @@ def check_header(texts: Mapping[str, Any], run: Path) -> dict[str, Any]:
     """The values of a header, parsed from JSON and checked. Raises OutputError that names the field."""
     values = {str(name): parse_json(value, run, str(name)) for name, value in texts.items()}
     try:
-        header = asdict(_Header(**read_fields(_Header, values, ignore_others=True)))
+        header = dict(vars(_Header(**read_fields(_Header, values, ignore_others=True))))
         settings = read_fields(_Settings, header["settings"], "settings", ignore_others=True)
         read_fields(_Request, settings["request"], "settings.request", ignore_others=True)
     except OptionError as error:

@@ -5,15 +5,15 @@ import sys
 from pathlib import Path
 
 from becausal.core.errors import OutputError
+from becausal.core.files import open_inside
 
 
 class FolderLock:
     """Holds a folder's lock file until `release` or the end of the process. Raises OutputError if it is already held."""
 
     def __init__(self, folder: Path) -> None:
-        path = folder / "lock"
         try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            self._descriptor = open_inside(folder, "lock", os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise OutputError(f"cannot write to {folder}: {error.strerror or error}") from None
         try:

@@ -7,12 +7,12 @@ from typing import Any
 
 from becausal.api.explanation import Explanation
 from becausal.api.saved import read_visible
+from becausal.batch.connections import connect_reader
 from becausal.batch.index import (
     COLUMNS,
     INDEX,
     as_output_error,
     check_row,
-    connect_reader,
     count_images,
     folder_of,
     parse_boxes,
@@ -23,6 +23,7 @@ from becausal.batch.settings import DIRECTORY, by_option, list_changes, rows_per
 from becausal.batch.truth import boxes_for_label
 from becausal.core.contracts import Visible
 from becausal.core.errors import OutputError
+from becausal.core.files import path_inside
 from becausal.core.frames import Frame
 from becausal.core.text import one_line
 
@@ -110,6 +111,10 @@ class BatchRun:
     def folder_of(self, number: int) -> Path:
         """The folder with the files of one explanation."""
         return folder_of(self.folder, number, self.per_image)
+
+    def own_folder_of(self, number: int) -> Path:
+        """The same, to be written. Raises OutputError if a link is on the way."""
+        return path_inside(self.folder, folder_of(Path(), number, self.per_image))
 
     def load(self, number: int) -> Explanation:
         """One complete explanation. Raises OutputError if it cannot be read."""

@@ -17,15 +17,16 @@ from typing import Any
 
 from becausal.api.explanation import Explanation
 from becausal.api.origins import hash_file
+from becausal.batch.connections import connect
 from becausal.batch.index import (
     BOX_FOLDER,
     ERROR_FILE,
     INDEX,
     check_header,
-    connect,
     create_tables,
     find_result_folders,
     write_rows,
+    write_stamps,
 )
 from becausal.batch.inputs import Inputs
 from becausal.batch.records import InputItem
@@ -171,7 +172,7 @@ def _take(
     if stamp is None or not any(row["state"] == "done" for row in rows):
         return "unreadable"
     write_rows(index, number, per_image, rows)
-    index.execute("INSERT INTO stamps VALUES (?, ?, ?)", (number, *stamp))
+    write_stamps(index, [(number, stamp)])
     return None
 
 

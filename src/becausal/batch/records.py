@@ -10,7 +10,7 @@ from becausal.models import Loading
 ASSUMED_WIDTH = 128  # images a worker is assumed to explain concurrently where it chooses the number itself, on a GPU
 
 Box = tuple[float, float, float, float, str]  # left, top, width, height in pixels of the original; its category
-Stamp = tuple[int, int]  # size in bytes and modification time in ns of an image file when it was read
+Stamp = tuple[int, int, int, int]  # of an image file when it was read: bytes, times of modification and change in ns, inode
 
 
 @dataclass(frozen=True)

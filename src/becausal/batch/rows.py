@@ -1,4 +1,4 @@
-"""The row of an explanation in the index, and the size and modification time of an image file."""
+"""The row of an explanation in the index, and the stamp of an image file."""
 
 import os
 import stat
@@ -10,7 +10,9 @@ from becausal.batch.truth import compare_with_boxes
 from becausal.core.boxes import Box
 from becausal.core.contracts import name_id
 from becausal.core.explanation import ExplanationRecord
+from becausal.core.text import replace_surrogates
 
+NO_SIGN = 2**63 - 1  # SQLite has no larger numbers
 CORNERS = ("box_left", "box_top", "box_right", "box_bottom")
 
 
@@ -22,10 +24,11 @@ def make_row(
     categories: of the ground truth, in lower case. box: number of the explained box, in runs of all boxes.
     """
     checks, summary, smallest = explanation.checks, explanation.summary(), explanation.levels[0]
-    boxes = compare_with_boxes(explanation.visible, explanation.frame, explanation.label, item, categories)
+    label = replace_surrogates(explanation.label)  # a record from elsewhere may hold anything
+    boxes = compare_with_boxes(explanation.visible, explanation.frame, label, item, categories)
     return {
         "sha256": explanation.origin.image_sha256,
-        "label": explanation.label,
+        "label": label,
         "label_id": label_id_of(explanation),
         "confidence": summary["confidence"],
         "box": box,
@@ -62,9 +65,14 @@ def label_id_of(explanation: ExplanationRecord) -> int | None:
 
 
 def stamp_of(path: str) -> Stamp | None:
-    """(bytes, modification time in ns) of a file; None if there is no regular file."""
+    """What tells a file from one that has taken its place; None if there is no regular file.
+
+    Whoever writes a file can set its modification time, but not the time of its last change.
+    """
     try:
         found = os.stat(path)
     except (OSError, ValueError):
         return None
-    return (found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino & NO_SIGN

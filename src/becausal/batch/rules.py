@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,7 @@ class OverlapRule:
 
 @dataclass(frozen=True, kw_only=True)
 class FailuresRule:
-    """Images that could not be explained."""
+    """Images that were not explained: failed, not yet explained, or left out by --limit."""
 
     max_share: float = MAX_SHARE
 
@@ -112,7 +112,7 @@ class FailuresRule:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckRules:
-    """The rules that are judged, None for the others; at least one.
+    """The rules that are judged, None for the others. Every image must have been explained, if `failures` says nothing else.
 
     confidence: of the intervals. folder: for relative paths.
     """
@@ -123,15 +123,13 @@ class CheckRules:
     necessary: NecessaryRule | None = None
     labels: LabelsRule | None = None
     overlap: OverlapRule | None = None
-    failures: FailuresRule | None = None
+    failures: FailuresRule = field(default_factory=lambda: FailuresRule(max_share=0.0))
     confidence: float = 0.95
     folder: Path = Path()
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.confidence < 1:
             raise OptionError(f"confidence is {self.confidence:g}, expected a number from 0.5 to below 1, e.g. 0.95")
-        if not any(getattr(self, name) is not None for name in KINDS):
-            raise OptionError(f"there are no rules: expected tables of the names {', '.join(KINDS)}")
 
     @property
     def needs_baseline(self) -> bool:
@@ -177,6 +175,8 @@ def _make_rules(record: Mapping[str, Any], folder: Path) -> CheckRules:
     known = {*KINDS, "confidence"}
     if unknown := sorted(set(map(str, record)) - known):
         raise OptionError(f"unknown rule {one_line(unknown[0], 40)}; expected {', '.join(sorted(known))}")
+    if not set(KINDS) & set(record):
+        raise OptionError(f"there are no rules: expected tables of the names {', '.join(KINDS)}")
     own = {name: value for name, value in record.items() if name == "confidence"}
     made: dict[str, Any] = read_fields(_Confidence, own)
     for name, value in record.items():

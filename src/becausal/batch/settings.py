@@ -13,6 +13,7 @@ from becausal.api.origins import hash_file, model_file, toml_file
 from becausal.batch.inputs import Inputs
 from becausal.batch.records import BatchJob
 from becausal.core.boxes import MAX_BOXES
+from becausal.core.text import replace_surrogates
 from becausal.core.version import __version__
 
 DIRECTORY = "working_directory"
@@ -57,8 +58,8 @@ def list_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
 
 
 def to_json(value: Any) -> str:
-    """The value as JSON with sorted keys, so that equal records give equal text."""
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, default=str)
+    """The value as JSON with sorted keys, so that equal records give equal text, which UTF-8 can hold."""
+    return replace_surrogates(json.dumps(value, ensure_ascii=False, sort_keys=True, default=str))
 
 
 def _format_value(value: Any) -> str:

@@ -8,10 +8,9 @@
     RUN/lock                             held by the driver
 
 A result is written to `unfinished`, synced to disk and renamed; only then is its row set to done. All boxes of an image
-are written, and renamed, together. Whenever the process
-dies, a row that is done has its files. A folder without such a row is removed at the next start, and its image is
-explained again. Where there are more of these than a crash can leave, the index is not the one of the folder, and
-nothing is removed.
+are written, and renamed, together. Whenever the process dies, a row that is done has its files. A folder without such a row
+is removed at the next start, and its image is explained again. Where there are more of these than a crash can leave, the
+index is not the one of the folder, and nothing is removed.
 """
 
 import os
@@ -24,13 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from becausal.api.origins import hash_file
+from becausal.batch.connections import check_links, connect
 from becausal.batch.index import (
     BOX_FOLDER,
     INDEX,
     NO_LIMIT,
     add_tables,
     as_output_error,
-    connect,
     count_images,
     create_tables,
     find_result_folders,
@@ -39,14 +38,16 @@ from becausal.batch.index import (
     parse_size,
     read_header,
     write_rows,
+    write_stamps,
 )
 from becausal.batch.inputs import Inputs
 from becausal.batch.lock import FolderLock
-from becausal.batch.rebuild import check_same_run, make_header, now, rebuild_index, write_copy
+from becausal.batch.rebuild import COPY, REJECTED, check_same_run, make_header, now, rebuild_index, write_copy
 from becausal.batch.records import BatchTask, InputItem, TaskDone, TaskFailed, WorkerReady
 from becausal.batch.rows import stamp_of
 from becausal.batch.settings import DIRECTORY, list_changes, rows_per_image, to_json
 from becausal.core.errors import InputError, OutputError
+from becausal.core.files import path_inside
 
 PAGE = 512  # rows per query
 MAX_ORPHANS = 20  # folders without a row that are removed; a crash leaves one, a power failure a few
@@ -68,7 +69,6 @@ class BatchStore:
         self.run = run
         self.messages: list[str] = []
         self.notes: list[str] = []
-        self._unfinished = run / "unfinished"
         self._folder = str(settings[DIRECTORY] or Path.cwd())
         self._per_image = rows_per_image(settings)
         self._started: set[int] = set()
@@ -77,6 +77,7 @@ class BatchStore:
             is_run = any((run / name).exists() for name in ("lock", INDEX, "run.json", "explanations"))
             if not is_run and any(not path.name.startswith(".") for path in run.iterdir()):
                 raise OutputError(f"{run} holds other files and is not a run folder: choose a new one")
+            check_links(run, "lock", COPY, REJECTED, "unfinished", "explanations", "explanations/*")
         self._lock = FolderLock(run)
         try:
             with as_output_error(run):
@@ -157,7 +158,7 @@ class BatchStore:
 
     def save(self, done: TaskDone) -> None:
         """Store an explanation whose files are written. Raises OutputError; then nothing of it is stored."""
-        folder, unfinished = folder_of(self.run, done.id), self._unfinished_folder(done)
+        unfinished = self._unfinished_folder(done)
         query = "SELECT max(state), max(tries) FROM images WHERE id >= ? AND id < ?"
         with as_output_error(self.run):
             state, tries = self._index.execute(query, self._ids(done.id)).fetchone()
@@ -170,12 +171,13 @@ class BatchStore:
                 | {"tries": tries + 1, "finished": now()}
                 for result in done.results
             ]
+            folder = self._folder_of(done.id)
             try:
                 folder.parent.mkdir(parents=True, exist_ok=True)
                 shutil.rmtree(folder, ignore_errors=True)  # of an earlier try, in which some boxes failed
                 unfinished.rename(folder)
                 if done.stamp is not None:  # before the row: a stamp without a row decides nothing
-                    self._index.execute("INSERT OR REPLACE INTO stamps VALUES (?, ?, ?)", (done.id, *done.stamp))
+                    write_stamps(self._index, [(done.id, done.stamp)])
                 write_rows(self._index, done.id, self._per_image, rows)
             except (OSError, sqlite3.Error):
                 shutil.rmtree(unfinished, ignore_errors=True)
@@ -186,7 +188,10 @@ class BatchStore:
         self._add_notes(done.notes)
 
     def _unfinished_folder(self, done: TaskDone) -> Path:
-        return self._unfinished / f"{done.id:06d}"
+        return path_inside(self.run, "unfinished", f"{done.id:06d}")
+
+    def _folder_of(self, number: int) -> Path:
+        return path_inside(self.run, folder_of(Path(), number))
 
     def fail(self, failed: TaskFailed) -> None:
         """Store the reason why an image could not be explained."""
@@ -281,7 +286,7 @@ class BatchStore:
 
     def _clean_up(self) -> None:
         """Remove what a killed run left behind; images whose files are missing are waiting again."""
-        shutil.rmtree(self._unfinished, ignore_errors=True)
+        shutil.rmtree(path_inside(self.run, "unfinished"), ignore_errors=True)
         query = "SELECT DISTINCT id / ? FROM images WHERE state = 'done'"
         done = {row[0] for row in self._index.execute(query, (self._per_image,))}
         present = {number for number, _ in find_result_folders(self.run)}
@@ -292,7 +297,7 @@ class BatchStore:
                 "--rebuild to make a new one from the explanations, or choose another folder"
             )
         for number in orphans:
-            shutil.rmtree(folder_of(self.run, number))
+            shutil.rmtree(self._folder_of(number))
         for number in done - present:
             self._reset(number)
 
@@ -303,11 +308,11 @@ class BatchStore:
     def _find_changed_images(self) -> None:
         """Compare the images that are done with their files; those that have been replaced are waiting again.
 
-        A file with the size and the time it had is taken as the same, any other is hashed. A missing file changes nothing.
+        A file with the stamp it had is taken as the same, any other is hashed. A missing file changes nothing.
         """
         query = (
-            "SELECT images.id / ? AS number, image, sha256, bytes, mtime FROM images LEFT JOIN stamps ON stamps.id = number "
-            "WHERE state = 'done' GROUP BY number"
+            "SELECT images.id / ? AS number, image, sha256, bytes, mtime, ctime, inode FROM images "
+            "LEFT JOIN image_stamps ON image_stamps.id = number WHERE state = 'done' GROUP BY number"
         )
         changed, stamps = [], []
         for number, image, digest, *known in self._index.execute(query, (self._per_image,)):
@@ -317,13 +322,13 @@ class BatchStore:
                 continue
             found = hash_file(path)
             if found == digest:
-                stamps.append((number, *stamp))
+                stamps.append((number, stamp))
             elif found is not None:
                 changed.append((number, image))
-        self._index.executemany("INSERT OR REPLACE INTO stamps VALUES (?, ?, ?)", stamps)
+        write_stamps(self._index, stamps)
         for number, _ in changed:
             self._reset(number)
-            shutil.rmtree(folder_of(self.run, number))
+            shutil.rmtree(self._folder_of(number))
         if changed:
             what = "image has" if len(changed) == 1 else "images have"
             self.messages.append(

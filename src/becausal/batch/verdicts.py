@@ -8,10 +8,8 @@ from typing import Any, Literal
 from becausal.batch.criteria import Criterion
 from becausal.batch.evidence import Evidence
 from becausal.batch.matching import match_runs
-from becausal.batch.progress import describe_completion
 from becausal.batch.reading import BatchRun
 from becausal.batch.rules import format_limit
-from becausal.core.errors import InputError
 from becausal.core.intervals import wilson_interval
 from becausal.core.text import one_line
 from becausal.render.wording import format_count, format_share
@@ -90,6 +88,7 @@ class RuleVerdict:
             return self.reason
         bounds = f"{format_share(self.share)}; {format_share(self.low)} to {format_share(self.high)}"
         text = f"{self.broken:,} of {format_count(self.judged, self.unit)} ({bounds}), at most {format_limit(self.limit)}"
+        text += f"; {self.skipped:,} more could not be judged" if self.skipped else ""
         units = "boxes" if self.unit == "box" else "images"
         return f"{text}; too few {units} to be sure" if self.is_unclear else text
 
@@ -106,7 +105,7 @@ class Verdict:
     Attributes:
         run: The run folder.
         baseline: The run it was compared with, None without one.
-        images: Number of images that were explained or failed.
+        images: Number of images of the run, whether they were explained or not.
         confidence: Of the intervals.
         strict: Whether a rule is broken as soon as the share is above its limit.
         rules: Every rule, judged.
@@ -227,12 +226,8 @@ def judge_run(
             the share must be.
 
     Raises:
-        InputError: The run is not complete.
         OutputError: The index, or an explanation that a rule needs, cannot be read.
     """
-    if run.count(run.limit)["waiting"]:
-        completion = describe_completion(run.count())
-        raise InputError(f"{run.folder} is not complete ({completion}): finish it with the same becausal batch command")
     tallies = [_Tally(criterion) for criterion in criteria]
     images = 0
     for image in _read(run, baseline):
@@ -252,9 +247,8 @@ def judge_run(
 
 def _read(run: BatchRun, baseline: BatchRun | None) -> Iterator[Evidence]:
     if baseline is None:
-        for row in run.rows("state != 'waiting'"):
+        for row in run.rows():
             yield Evidence(run, row)
     else:
         for row, earlier in match_runs(run, baseline):
-            if row["state"] != "waiting":
-                yield Evidence(run, row, baseline, earlier)
+            yield Evidence(run, row, baseline, earlier)

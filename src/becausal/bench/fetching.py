@@ -14,6 +14,7 @@ from http.client import HTTPException
 from pathlib import Path
 
 from becausal.core.errors import NetworkError, OptionError, OutputError
+from becausal.core.files import path_inside
 
 COMMIT = "4f70b2498ee1dc030b4ded0d4bc57447274b9fe0"
 REPOSITORY = "https://github.com/theyoucheng/deepcover"
@@ -82,7 +83,7 @@ def fetch_dataset(name: str, out: Path, *, address: str | None = None, watch: Wa
             with suppress(OSError):
                 out.rmdir()  # only if it is empty
             raise
-        (out / published.images).mkdir(exist_ok=True)
+        path_inside(out, published.images).mkdir(exist_ok=True)
         names = list_names(out / published.listing)
         paths = [f"{published.images}/{each}" for each in names]
         with ThreadPoolExecutor(THREADS) as pool:
@@ -130,7 +131,7 @@ def _fetch(url: str, path: Path, name: str, out: Path) -> None:
     """Download a file under a temporary name, then rename it; a partial download is continued."""
     if path.exists() and path.stat().st_size:
         return
-    part = path.with_name(f".{path.name}.part")
+    part = path_inside(out, path.relative_to(out).with_name(f".{path.name}.part"))
     for attempt in range(TRIES):
         try:
             _download(url, part)

@@ -12,7 +12,8 @@ from typing import Any
 
 from becausal.bench.findings import Row
 from becausal.core.errors import OptionError, OutputError
-from becausal.core.files import write_file
+from becausal.core.files import open_inside, path_inside, write_file
+from becausal.core.text import from_cell, to_cell
 
 ROWS, SETTINGS = "rows.jsonl", "settings.json"
 _MACHINE_ONLY = ("loading.batch_size", "loading.threads")  # settings that do not affect the rows
@@ -29,7 +30,8 @@ class RowStore:
         self.folder = folder
         self.rows = rows
         self._is_new = is_new
-        self._file = (folder / ROWS).open("a", encoding="utf-8")
+        descriptor = open_inside(folder, ROWS, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._file = os.fdopen(descriptor, "a", encoding="utf-8")
 
     @staticmethod
     def open(folder: Path, settings: Mapping[str, Any], *, resume: bool) -> "RowStore":
@@ -49,7 +51,7 @@ class RowStore:
                 write_file(folder / SETTINGS, (_as_json(settings, indent=2) + "\n").encode())
                 return RowStore(folder, [], is_new=True)
             _refuse_changes(json.loads((folder / SETTINGS).read_text(encoding="utf-8")), settings, folder)
-            return RowStore(folder, _read_rows(folder / ROWS), is_new=False)
+            return RowStore(folder, _read_rows(path_inside(folder, ROWS)), is_new=False)
         except ValueError as error:
             raise OutputError(f"the run in {folder} cannot be read: {error}") from None
         except OSError as error:
@@ -136,7 +138,7 @@ def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 def _cell(value: Any) -> Any:
     if isinstance(value, bool):
         return int(value)
-    return "" if value is None else value
+    return "" if value is None else to_cell(value)
 
 
 def _value(text: str | None) -> Any:
@@ -147,4 +149,4 @@ def _value(text: str | None) -> Any:
             return kind(text)
         except ValueError:
             continue
-    return text
+    return from_cell(text)

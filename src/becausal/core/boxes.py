@@ -89,6 +89,15 @@ def is_box(box: Sequence[float]) -> bool:
     return len(box) == 4 and bool(np.isfinite(box).all()) and box[2] > box[0] and box[3] > box[1]
 
 
+def describe_far(box: Box | None, grid: Sequence[int]) -> tuple[str, ...]:
+    """A note about a box that reaches further out of an image, (h, w), than the image is large; none for any other."""
+    if box is None or all(-side <= at <= 2 * side for side, at in zip((grid[1], grid[0]) * 2, box, strict=True)):
+        return ()
+    corners = ", ".join(f"{at:.4g}" for at in box)
+    size = f"{grid[1]} x {grid[0]} px"
+    return (f"the box {corners} lies far outside of the image, {size}: are these pixels, as left, top, right, bottom?",)
+
+
 def overlaps(boxes: NDArray[Any], box: Box) -> NDArray[np.float64]:
     """Intersection over union of boxes, (..., 4 or more), with one box; 0 for boxes without an area."""
     left, top, right, bottom = (boxes[..., side].astype(np.float64) for side in range(4))

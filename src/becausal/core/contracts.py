@@ -12,6 +12,8 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from becausal.core.text import replace_surrogates
+
 Grid = tuple[int, ...]
 Visible = NDArray[np.bool_]  # (n, *grid), or (*grid,) for one set
 Pixels = NDArray[Any]  # (*grid, channels), uint8 0..255 for images, float for signals and volumes
@@ -188,6 +190,9 @@ class Geometry:
         return f"{first}, {self.interpolation}, centre crop {h}x{w}"
 
 
+UNWRITABLE = "class names with characters that cannot be written: each of these was replaced by U+FFFD"
+
+
 @dataclass(frozen=True)
 class ModelInfo:
     """What a classifier knows of itself; `notes` says in words what had to be guessed.
@@ -199,6 +204,7 @@ class ModelInfo:
     normalisation: what is applied to pixels before the network sees them, as text.
     sha256: of the model's file or files, None where there is none. loading: the options it was loaded with.
     names: the names without a place in `labels` that a model which returns names has returned so far, by `name_id`.
+    Every name of a class is in one of the two, and can be written as UTF-8: other characters are replaced, with a note.
     """
 
     spec: str
@@ -216,6 +222,11 @@ class ModelInfo:
     loading: Mapping[str, Any] = field(default_factory=dict, hash=False)
     names: Mapping[int, str] = field(default_factory=dict, hash=False)
     threshold: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.labels is not None and (safe := tuple(map(replace_surrogates, self.labels))) != self.labels:
+            object.__setattr__(self, "labels", safe)
+            object.__setattr__(self, "notes", (*self.notes, UNWRITABLE))
 
     def __str__(self) -> str:
         """Kind, spec, input, labels and device, in one line."""

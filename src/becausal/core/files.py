@@ -1,5 +1,6 @@
-"""Files: written complete or not at all, opened only where they are regular files, named safely."""
+"""Files: written complete or not at all, opened only where they are regular files, never through links, named safely."""
 
+import errno
 import os
 import re
 import shutil
@@ -7,12 +8,13 @@ import stat
 import tempfile
 from collections.abc import Callable, Mapping
 from io import BufferedReader
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from becausal.core.errors import InputError, OutputError
 
 _UNSAFE = frozenset('/\\:*?"<>|')
 _RESERVED = re.compile(r"CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|(COM|LPT)[0-9¹²³]", re.IGNORECASE)
+_STAGE = ".becausal-"  # new folders in which files are written
 _MOST_BYTES = 200  # of a name: most file systems allow 255, and numbers and suffixes are added
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -52,28 +54,70 @@ def _check_regular(path: Path, mode: int) -> None:
         raise InputError(f"{path} is {_KINDS.get(stat.S_IFMT(mode), 'something else')}, not a regular file")
 
 
+def path_inside(folder: Path, *names: str | PurePath) -> Path:
+    """The path of something in a folder, which is to be written or removed.
+
+    The folder was named by the user, and may be a link. What lies in it may come from somebody else.
+
+    Raises:
+        OutputError: It is a symbolic link, or is in one, and could lead out of the folder.
+    """
+    path = folder
+    for name in PurePath(*names).parts:
+        path = path / name
+        if path.is_symlink():
+            raise _linked(path)
+    return path
+
+
+def open_inside(folder: Path, name: str | PurePath, flags: int) -> int:
+    """Open a regular file in a folder for writing, see `path_inside`; returns its descriptor.
+
+    Raises:
+        OutputError: It, or a folder on the way, is a symbolic link, or it is not a regular file.
+        OSError: It cannot be opened.
+    """
+    path = path_inside(folder, name)
+    extra = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        descriptor = os.open(path, flags | extra, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # it became a link after it was checked
+            raise _linked(path) from None
+        raise
+    try:
+        _check_regular(path, os.fstat(descriptor).st_mode)
+    except InputError as error:
+        os.close(descriptor)
+        raise OutputError(f"cannot write {path}: {error}") from None
+    return descriptor
+
+
+def _linked(path: Path) -> OutputError:
+    return OutputError(f"cannot write {path}: it is a link, which may lead out of the folder; remove it, or write elsewhere")
+
+
 def write_file(path: Path, content: bytes | Callable[[Path], None]) -> None:
-    """Write a file under a temporary name, then rename it.
+    """Write a file in a new folder next to its place, then move it there; a link in its place is replaced, not followed.
 
     Args:
         path: Where the file is to be; its folder must exist.
-        content: The bytes, or a function that writes them to the path it is given (same suffix as `path`).
+        content: The bytes, or a function that writes them to the path it is given (same name as `path`).
 
     Raises:
         OutputError: The file could not be written, or a folder, pipe or device is in its place. Nothing is left behind.
     """
     _check_replaceable(path)
-    part = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
     try:
-        if callable(content):
-            content(part)
-        else:
-            part.write_bytes(content)
-        os.replace(part, path)
+        with tempfile.TemporaryDirectory(prefix=_STAGE, dir=path.parent) as made:  # nobody else can have put links there
+            part = Path(made) / path.name
+            if callable(content):
+                content(part)
+            else:
+                part.write_bytes(content)
+            os.replace(part, path)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _check_replaceable(path: Path) -> None:
@@ -93,12 +137,12 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
     without which the others are not read, is taken away first and put back last. Other files stay as they are.
 
     Raises:
-        OutputError: A file could not be written; the folder is then as it was before.
+        OutputError: A file could not be written, or has the name of a link; the folder is then as it was before.
     """
     there = folder.is_dir()
     try:
         (folder if there else folder.parent).mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=".becausal-", dir=folder if there else folder.parent))
+        made = Path(tempfile.mkdtemp(prefix=_STAGE, dir=folder if there else folder.parent))
     except (OSError, ValueError) as error:
         raise OutputError(f"cannot write to {folder}: {getattr(error, 'strerror', None) or error}") from error
     try:
@@ -120,7 +164,7 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
 def _replace_together(folder: Path, new: Path, old: Path, names: tuple[str, ...]) -> None:
     """Move the files out of `folder` into `old` and those in `new` into `folder`; all of it, or nothing."""
     for name in names:
-        _check_replaceable(folder / name)
+        _check_replaceable(path_inside(folder, name))
     old.mkdir()
     try:
         for name in names:

@@ -1,7 +1,32 @@
-"""Text made safe for one line of a message."""
+"""Text made safe: for one line of a message, for files, and for spreadsheets."""
+
+import re
+from typing import Any
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")  # what a spreadsheet may run, whatever stands before it by now
 
 
 def one_line(text: object, limit: int | None = None) -> str:
     """The text without line breaks, control characters and repeated spaces, cut after `limit` characters."""
-    words = "".join(c if c.isprintable() else " " for c in str(text)).split()
-    return " ".join(words)[:limit]
+    whole = str(text)
+    if limit is not None:
+        whole = whole[: 8 * limit]  # more than a line needs, unless it is mostly spaces; a label may have any length
+    if not whole.isprintable():
+        whole = "".join(c if c.isprintable() else " " for c in whole)
+    return " ".join(whole.split())[:limit]
+
+
+def replace_surrogates(text: str) -> str:
+    """The text as UTF-8 can hold it: surrogates, which JSON and damaged metadata may contain, become U+FFFD."""
+    return _SURROGATES.sub("\ufffd", text)
+
+
+def to_cell(value: Any) -> Any:
+    """A value for a CSV file: text that a spreadsheet would take as a formula gets a `'`; numbers stay as they are."""
+    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
+
+
+def from_cell(text: str) -> str:
+    """The text of a cell as it was before `to_cell`."""
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text

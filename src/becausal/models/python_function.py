@@ -14,8 +14,9 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import ModelInfo, Pixels, Visible, name_id
+from becausal.core.contracts import UNWRITABLE, ModelInfo, Pixels, Visible, name_id
 from becausal.core.errors import AnswerError
+from becausal.core.text import replace_surrogates
 from becausal.models.compose import Composer, StagedArrays
 from becausal.models.outputs import (
     OutputClues,
@@ -78,6 +79,10 @@ class FunctionModel:
 
     def find_id(self, name: str) -> int:
         """A label's id: its place among the given labels, or that of its name."""
+        if name not in self._ids and (safe := replace_surrogates(name)) != name:
+            if UNWRITABLE not in self._info.notes:
+                self._info = replace(self._info, notes=(*self._info.notes, UNWRITABLE))
+            self._ids[name] = self.find_id(safe)
         if name not in self._ids:
             number = name_id(name, size=3 if self._info.output == "boxes" else 6)
             if self._names.setdefault(number, name) != name:

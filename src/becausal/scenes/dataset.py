@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from becausal.core.errors import OutputError
+from becausal.core.files import path_inside
 from becausal.scenes.groups import GroupScene, make_group
 from becausal.scenes.objects import LABELS, NOTHING
 from becausal.scenes.scene import Scene, make_scene
@@ -192,7 +193,7 @@ def _move_files(start: Path, end: Path) -> None:
         for path in sorted(
             (path for path in start.rglob("*") if path.is_file()), key=lambda path: path.name == "scenes.json"
         ):
-            goal = end / path.relative_to(start)
+            goal = path_inside(end, path.relative_to(start))
             goal.parent.mkdir(exist_ok=True)
             if not goal.exists():
                 made.append(goal)

@@ -40,8 +40,8 @@ class Placement:
 
     workers: int | None = option(
         None,
-        "Number of worker processes, each with its own copy of the model. Default: 1, this process; "
-        "with --ray, as many as fit.",
+        "Number of worker processes, each with its own copy of the model; an image that makes one crash is failed, and the "
+        "run goes on. Default: none, all in this process; with --ray, as many as fit.",
         metavar="N",
     )
     ray: str | None = option(
@@ -81,7 +81,7 @@ class Placement:
             return RayPool(job, check, address=self.ray, workers=self.workers, gpus=self.gpus, width=self.width)
         from becausal.batch.local import InProcessPool, ProcessPool
 
-        if self.workers is None or self.workers == 1:
+        if self.workers is None:
             return InProcessPool(job, check, width=self.width)
         return ProcessPool(job, check, workers=self.workers, width=self.width)
 

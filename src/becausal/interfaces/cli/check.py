@@ -66,8 +66,8 @@ Rules = Annotated[
     Path | None,
     typer.Option(
         metavar="RULES.toml",
-        help="The rules. Default: failures, outside if there are boxes, labels and overlap with --baseline; each at most "
-        "5 % of the images.",
+        help="The rules. Default: failures, of which none is allowed; outside if there are boxes, labels and overlap with "
+        "--baseline, each at most 5 % of the images.",
     ),
 ]
 Baseline = Annotated[
@@ -112,7 +112,8 @@ def check(
     """Judge a run by rules: a gate for releases.
 
     Rules limit the share of images whose explanation lies outside its object or in a forbidden region, is too large or not
-    necessary, has changed since a baseline, or failed. A rule is broken if the data say so: if the lower bound of the
+    necessary, or has changed since a baseline. An image that was not explained breaks the gate, unless the rules allow some
+    to fail. A rule is broken if the data say so: if the lower bound of the
     share's Wilson interval is above the limit. Exit status: 0 if all rules hold, 1 if one is broken, 2 if one could not be
     judged.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from becausal.core.errors import InputError
+from becausal.core.files import path_inside
 from becausal.core.text import one_line
 from becausal.interfaces.cli import options
 from becausal.interfaces.cli.console import check_writable, open_console, print_facts, write_json
@@ -42,7 +43,7 @@ def demo(
         with watch_searches(title="demo", quiet=as_json) as progress:
             explanation = explain(image, "bundled", progress=progress)
         overlap = measure_overlap(explanation, occluder)
-    folder = explanation.save(out / "demo")
+    folder = explanation.save(path_inside(out, "demo"))
     if as_json:
         write_json([explanation.summary() | {"overlap": overlap, "folder": str(folder)}])
     else:

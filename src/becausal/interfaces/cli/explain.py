@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from becausal.core.errors import ImageError, NetworkError, OptionError
-from becausal.core.files import safe_name
+from becausal.core.files import path_inside, safe_name
 from becausal.core.text import one_line
 from becausal.interfaces.cli import options
 from becausal.interfaces.cli.console import check_writable, complain, print_summary, write_json
@@ -54,7 +54,8 @@ def explain(
     check_writable(out)
     if every_box:
         options.check_every_box(request)
-    results = ResultWriter(choose_folders(images, out), as_json=as_json)
+    folders = [(image, path_inside(out, folder.name)) for image, folder in choose_folders(images, out)]
+    results = ResultWriter(folders, as_json=as_json)
     search = explain_every_box if every_box else explain_images
     entries = search(open_model(model, loading), request, results)
     if as_json:
@@ -152,7 +153,7 @@ def explain_every_box(model: "Classifier", request: "Request", results: ResultWr
             try:
                 for number, result in explain_boxes(image, model, request=request, progress=progress):
                     with progress.paused():
-                        entry = results.write_to(image, folder / f"box-{number}", result)
+                        entry = results.write_to(image, path_inside(folder, f"box-{number}"), result)
                         entries.append(entry | {"box_number": number})
             except ImageError as error:
                 if len(results.folders) == 1:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from becausal.core.boxes import describe_far
 from becausal.core.errors import ImageError, OptionError
 from becausal.core.files import write_files
 from becausal.core.text import one_line
@@ -118,6 +119,8 @@ def _find_boxes(image: Path, classifier: "Classifier", drawn: Path | None) -> di
 
     boxes = detect(image, classifier)
     entry: dict[str, Any] = {"image": str(image), "boxes": [asdict(box) for box in boxes]}
+    for note in [note for box in boxes for note in describe_far(box.box, load_image(image).pixels.shape)]:
+        complain(f"{image.name}: {note}", kind="note")
     if drawn is None:
         return entry
     labelled = [(box.box, f"{box.number} {box.label} {box.score:.2f}") for box in boxes]

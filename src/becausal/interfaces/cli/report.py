@@ -8,7 +8,8 @@ from urllib.parse import quote
 import typer
 
 from becausal.core.errors import OptionError, OutputError
-from becausal.core.files import write_file
+from becausal.core.files import path_inside, safe_name, write_file
+from becausal.core.text import one_line
 from becausal.interfaces.cli import options
 from becausal.interfaces.cli.console import complain, open_console, print_facts, print_summary, write_json
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that `becausal batch` wrote.")]
 SUFFIXES = {"csv": "csv", "parquet": "parquet", "coco": "json"}
 SOME_FAILED = 3  # exit status
+SHOWN = 100  # characters of a label, printed
 
 
 def report(
@@ -64,7 +66,7 @@ def report(
         if image is not None:
             render_image(opened, image)
         else:
-            path = out if out is not None else run / "report.html"
+            path = out if out is not None else path_inside(run, "report.html")
             print_overview(write_report(opened, path, thumbs=thumbs, below=below), path)
             warn_unreadable(opened)
 
@@ -75,7 +77,7 @@ def render_image(run: "BatchRun", image: str) -> None:
     if row["state"] != "done":
         raise OutputError(f"{row['image']} is {row['state']}: {row['error'] or 'not explained yet'}")
     explanation = run.load(row["id"])
-    print_summary(explanation, explanation.save(run.folder_of(row["id"])))
+    print_summary(explanation, explanation.save(run.own_folder_of(row["id"])))
 
 
 def write_report(run: "BatchRun", path: Path, *, thumbs: int, below: float) -> "Overview":
@@ -150,8 +152,8 @@ def export(
     from becausal.batch.export import export_run
     from becausal.batch.reading import BatchRun
 
-    path = out if out is not None else run / f"export.{SUFFIXES.get(form, form)}"
     with BatchRun(run) as opened:
+        path = out if out is not None else path_inside(run, f"export.{SUFFIXES.get(form, safe_name(form))}")
         count = export_run(opened, path, form)
     open_console().print(f"{count:,} {'explanations' if form == 'coco' else 'rows'} in {path}")
     if warn_unreadable(opened):
@@ -214,7 +216,9 @@ def print_difference(difference: "RunDifference", out: Path | None) -> None:
         if number:
             facts.append((what, f"{name}: {number:,}"))
     facts += [
-        ("", f"{p.left['image']}: {p.left['label']} → {p.right['label']}") for p in difference.pairs[:8] if p.is_relabelled
+        ("", f"{p.left['image']}: {one_line(p.left['label'], SHOWN)} → {one_line(p.right['label'], SHOWN)}")
+        for p in difference.pairs[:8]
+        if p.is_relabelled
     ]
     if out is not None:
         facts.append(("page", str(out)))

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from becausal.core.errors import OutputError
+from becausal.core.files import path_inside
 
 FILE = "answers.sqlite3"
 TOLERANCE = 1e-3  # how far the probe output may differ between two runs, relative and absolute
@@ -49,6 +50,8 @@ class AnswerCache:
         self._max_bytes = max_bytes
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for path in folder.glob(f"{FILE}*"):  # the log too: SQLite follows links
+                path_inside(folder, path.name)
             self._connection = sqlite3.connect(self._path, timeout=30, isolation_level=None, check_same_thread=False)
         except (OSError, sqlite3.Error) as error:
             raise self._unusable(error) from None
