@@ -82,7 +82,7 @@ def read_explanation(folder: Path) -> dict[str, Any]:
     """
     try:
         record, data = _read_record(folder / RECORD), _read_arrays(folder / ARRAYS, tuple(_KINDS), optional=("levels",))
-        return _check(read_fields(_Record, record, ignore_others=True), data)
+        return _check(read_fields(_Record, record, ignore_others=True), data) | {"saved": record}
     except FileNotFoundError as error:
         raise OutputError(f"{folder} holds no saved explanation: {Path(str(error.filename)).name} is missing") from None
     except (OSError, ValueError, EOFError, BadZipFile, zlib.error, MemoryError, InputError) as error:

@@ -36,7 +36,7 @@ def read_fields(
         OptionError: The record, or one of its fields, is missing, unknown or of another type; the message names it.
     """
     if not isinstance(record, Mapping):
-        raise OptionError(f"{where or 'the record'} is {_show(record)}, expected an object")
+        raise OptionError(f"{where or 'the record'} is {show_value(record)}, expected an object")
     prefix, hints = (f"{where}." if where else ""), _hints(record_type)
     if not ignore_others and (unknown := sorted(set(map(str, record)) - set(hints))):
         raise OptionError(f"unknown field {prefix}{one_line(unknown[0], _SHOWN)}; expected {', '.join(sorted(hints))}")
@@ -56,7 +56,7 @@ def read_value(value: Any, hint: Any, where: str) -> Any:
     try:
         return _convert(value, hint)
     except _Mismatch:
-        raise OptionError(f"{where} is {_show(value)}, expected {_describe(hint)}") from None
+        raise OptionError(f"{where} is {show_value(value)}, expected {_describe(hint)}") from None
 
 
 def check_depth(value: dict[str, Any]) -> None:
@@ -121,7 +121,8 @@ def _describe(hint: Any) -> str:
     return _NAMES.get(hint, "an object" if is_dataclass(hint) else "")
 
 
-def _show(value: Any) -> str:
+def show_value(value: Any) -> str:
+    """A value of a record in a message, in one short line."""
     if isinstance(value, (Mapping, list, tuple)):
         return "an object" if isinstance(value, Mapping) else "a list"
     text = one_line(json.dumps(value, default=str, ensure_ascii=False))
