@@ -54,9 +54,9 @@ def recompute_answer(explanation: ExplanationRecord, info: ModelInfo, answer: ND
     for name in ("top", "rival"):
         if getattr(explanation, name) is None and found[name] is not None:
             found[name] = UNKNOWN  # it was not recorded
-    asked = {
-        name: getattr(request, name) for name in ("top", "confidence", "against", "box")
-    }  # the target follows from them
+    asked = {name: getattr(request, name) for name in ("top", "confidence", "against")}  # the target follows from them
+    if target.box is None:
+        asked["box"] = None
     return found | {"origin": {"request": asked}, **_recompute_shares(explanation, has_scores=has_scores)}
 
 
@@ -72,7 +72,8 @@ def _name_label(label_id: int, info: ModelInfo, origin: Origin) -> Any:
     names = origin.loading.get("labels")
     if isinstance(names, (list, tuple)) and label_id < len(names):
         return str(names[label_id])
-    return info.name_of(label_id) if is_explained_model(info, origin) else UNKNOWN
+    has_other_names = "toml" in origin.files or not is_explained_model(info, origin)
+    return UNKNOWN if has_other_names else info.name_of(label_id)
 
 
 def _recompute_shares(explanation: ExplanationRecord, *, has_scores: bool) -> Found:

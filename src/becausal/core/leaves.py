@@ -52,7 +52,7 @@ def compare_leaves(stated: Any, found: Any, tolerance: Callable[[str], float]) -
 
 
 def _compare(stated: Any, found: Any, path: str, result: Compared, tolerance: Callable[[str], float]) -> None:
-    if found is UNKNOWN:
+    if found is UNKNOWN or (stated == {} and isinstance(found, Mapping) and found):
         result.unchecked.update(list_leaves(stated, path))
     elif isinstance(stated, Mapping) and isinstance(found, Mapping) and stated:
         for (inner, child), key in zip(_children(stated, path), stated, strict=True):

@@ -246,8 +246,6 @@ def print_claims(explanation: "Explanation", found: "Verification") -> None:
         console.print(Text(f"note: {note}", style="yellow"))
     failed = [claim.name for claim in found if not claim.holds]
     if failed:
-        console.print(
-            Text(one_line(f"{', '.join(failed)}: {'does' if len(failed) == 1 else 'do'} not hold"), style="bold red")
-        )
+        console.print(Text(one_line(f"{', '.join(failed)}: does not hold"), style="bold red"))
     else:
         console.print(Text(f"all {len(found)} claims hold", style="bold green"))
