@@ -72,10 +72,18 @@ def verify(
     claims, sets = _ask_sets(explanation, engine, _confidence(explanation, engine, found), backgrounds)
     stated = {**(explanation.saved or explanation.record()), "arrays": arrays_of(explanation)}
     result = _compare(explanation, stated, merge(found, sets), engine)
-    differing = [Claim(path, show_value(was), show_value(now), False) for path, (was, now) in result.different.items()]
+    differing = [Claim(path, *_show_both(was, now), False) for path, (was, now) in result.different.items()]
     recomputed = dict.fromkeys(_shorten(path) for path in list_leaves(stated) if path in result.same)
+    for path in result.different:
+        recomputed.pop(_shorten(path), None)
     unchecked = group_paths(stated, result.unchecked)
     return Verification([*broken, *differing, *claims], recomputed=tuple(recomputed), unchecked=unchecked, notes=notes)
+
+
+def _show_both(stated: Any, found: Any) -> tuple[str, str]:
+    """Two values in a few characters, with all digits where they would look the same otherwise."""
+    short = tuple(f"{value:.6g}" if isinstance(value, float) else show_value(value) for value in (stated, found))
+    return (short[0], short[1]) if short[0] != short[1] else (show_value(stated), show_value(found))
 
 
 def _shorten(path: str) -> str:

@@ -10,7 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, TextIO, final
+from typing import Annotated, Any, TextIO, final
 
 import typer
 
@@ -32,9 +32,6 @@ from becausal.interfaces.cli import (
 )
 from becausal.interfaces.cli.console import complain
 from becausal.interfaces.cli.help import PlainGroup, add_command
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
 
 app = typer.Typer(
     name="becausal",
@@ -118,7 +115,7 @@ def start(
 class _Outlet(io.FileIO):
     """A file descriptor that we print to. Once it is no longer read (`| head -1`), what is printed is discarded."""
 
-    def write(self, data: "ReadableBuffer") -> int:
+    def write(self, data: Any) -> int:
         try:
             return super().write(data)
         except OSError as error:
