@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.api.origins import hash_file
+from becausal.api.origins import hash_file, is_remote
 from becausal.api.target_choice import make_target, score_of
 from becausal.core.checks import CheckedSet, Checks, number_or_none
 from becausal.core.contracts import ModelInfo, Pixels
@@ -168,7 +168,7 @@ def recompute_files(origin: Origin) -> Found:
     found: Found = {"files": kept}
     if (stated := origin.files.get("image", {}).get("sha256")) is not None:
         path = origin.path_of("image") or ""
-        digest = None if _is_remote(path) else hash_file(path)
+        digest = None if is_remote(path) else hash_file(path)
         if origin.image_sha256 != stated or digest == stated:
             known = origin.image_sha256 if digest == origin.image_sha256 else stated
             found |= {"image_sha256": known, "files": kept | {"image": {"path": path, "sha256": known}}}
@@ -179,12 +179,7 @@ def recompute_files(origin: Origin) -> Found:
 
 def _has_hash(file: Mapping[str, str]) -> bool:
     path = file.get("path", "")
-    return not _is_remote(path) and hash_file(path) == file.get("sha256", "")
-
-
-def _is_remote(path: str) -> bool:
-    """Whether opening a path would call another machine, on Windows."""
-    return path.startswith(("//", "\\\\"))
+    return not is_remote(path) and hash_file(path) == file.get("sha256", "")
 
 
 def find_image(origin: Origin, given: Any) -> InputImage | None:

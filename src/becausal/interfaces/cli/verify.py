@@ -155,7 +155,7 @@ def is_same_model(model: str, origin: "Origin") -> bool:
 
 def check_model(origin: "Origin") -> None:
     """Raise ModelError unless the model of a record is harmless: bundled, or an ONNX file with the recorded hash."""
-    from becausal.api.origins import hash_file, model_file
+    from becausal.api.origins import hash_file, is_remote, model_file
     from becausal.models.bundled import VARIANTS
 
     spec = origin.model
@@ -173,7 +173,7 @@ def check_model(origin: "Origin") -> None:
             f"the record names the model {shown}, which would run code or use the network: give the model with --model, "
             "or add --trust if you trust whoever wrote this folder"
         )
-    digest = None if _is_remote(file) else hash_file(file)
+    digest = None if is_remote(file) else hash_file(file)
     if digest is None:
         raise ModelError(f"the explained model is not at {one_line(file, 200)} (any more): give its place with --model")
     if digest != origin.model_sha256:
@@ -185,12 +185,12 @@ def check_model(origin: "Origin") -> None:
 
 def check_toml(origin: "Origin", loading: Loading, *, is_given: bool) -> None:
     """Raise ModelError unless the TOML file that the model would be loaded with is the recorded one, or the user's."""
-    from becausal.api.origins import hash_file, toml_file
+    from becausal.api.origins import hash_file, is_remote, toml_file
 
     file = toml_file(origin.model, loading.preprocess)
     if file is None or (is_given and str(loading.preprocess).endswith(".toml")):
         return
-    then, now = origin.files.get("toml", {}).get("sha256"), None if _is_remote(file) else hash_file(file)
+    then, now = origin.files.get("toml", {}).get("sha256"), None if is_remote(file) else hash_file(file)
     if then != now or _reads_elsewhere(file):
         raise ModelError(
             f"{one_line(file, 200)}, which says how the model is loaded, is not the file that was used for the explanation: "
@@ -208,11 +208,6 @@ def _reads_elsewhere(toml: Path) -> bool:
         return False
     except (OSError, ValueError, RecursionError, InputError):
         return True
-
-
-def _is_remote(path: Path) -> bool:
-    """Whether opening a path would call another machine, on Windows."""
-    return str(path).startswith(("//", "\\\\"))
 
 
 def make_record(explanation: "Explanation", folder: Path, found: "Verification") -> dict[str, Any]:
