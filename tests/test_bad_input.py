@@ -690,3 +690,17 @@ def test_a_picture_of_a_hundred_megapixels_is_read(place: Path, capsys: pytest.C
     explanation = Explanation.load("becausal-out/big")
     assert explanation.label == "bright"
     assert explanation.on_original(explanation.visible).shape == (9_000, 12_000)
+
+
+def test_boxes_and_scores_of_a_detector_are_numbers() -> None:
+    from becausal.core.errors import AnswerError
+    from becausal.models.detect.answers import read_answers
+
+    def read(scores: object) -> np.ndarray:
+        ((_, found, _),) = read_answers([{"boxes": [[0, 0, 4, 4]], "scores": scores, "labels": [1]}], 1, lambda name: 0)
+        return np.asarray(found)
+
+    assert read(np.array([0.75], object)).tolist() == [0.75]
+    for odd in (["0.75"], [None], np.array([b"1"])):
+        with pytest.raises(AnswerError, match="expected numbers"):
+            read(odd)

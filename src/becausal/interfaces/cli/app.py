@@ -127,12 +127,9 @@ class _Outlet(io.FileIO):
 
 def _print_patiently(stream: TextIO, number: int) -> TextIO:
     """The stream with this file descriptor, so that a command whose output is no longer read still does its work."""
-    try:
-        if stream.fileno() != number:
-            return stream
-        stream.flush()
-    except (OSError, ValueError, AttributeError):  # closed, or replaced by an object without a file
+    if stream not in (sys.__stdout__, sys.__stderr__) or stream.fileno() != number:  # the caller's own
         return stream
+    stream.flush()
     outlet = io.BufferedWriter(_Outlet(number, "w", closefd=False))
     is_by_line = getattr(stream, "line_buffering", True)
     return io.TextIOWrapper(outlet, encoding=stream.encoding, errors="replace", line_buffering=is_by_line)
