@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 
 from becausal.api.explanation import Explanation
+from becausal.batch.store import count_reasons
 from becausal.interfaces.cli.app import main
 
 MODEL = """
@@ -70,6 +71,15 @@ def says_too_few(batch):
 
 def says_nothing(batch):
     return None
+
+def says_objects_that_are_no_numbers(batch):
+    return np.array([[None, 1.0]] * len(batch), object)
+
+def says_numbers_as_text(batch):
+    return predict(batch).astype(str)
+
+def says_objects(batch):
+    return predict(batch).astype(object)
 
 def exits(batch):
     raise SystemExit("bye")
@@ -225,6 +235,14 @@ BAD: dict[str, tuple[Prepare, str]] = {
     "too few rows": (model("python:net.py:says_too_few"), ""),
     "nothing for scores": (model("python:net.py:says_nothing"), ""),
     "NaN scores": (model("python:net.py:says_nan"), "NaN"),
+    "objects for scores": (
+        model("python:net.py:says_objects_that_are_no_numbers"),
+        "NoneType, float; expected numbers",
+    ),
+    "text for scores": (model("python:net.py:says_numbers_as_text"), "expected numbers"),
+    "an image under a file": (image("net.py/photo.png"), "a part of its path is a file, not a folder"),
+    "a model under a file": (model("net.py/net.onnx"), "a part of its path is a file, not a folder"),
+    "labels under a file": (words("--labels", "net.py/names.txt"), "a part of its path is a file, not a folder"),
     "infinite scores": (model("python:net.py:says_infinity"), "inf"),
     "NaN scores after a while": (model("python:net.py:nan_later"), "NaN"),
     "a model that fails before anything is known": (model("python:net.py:fails_early"), "the accelerator has gone"),
@@ -326,6 +344,8 @@ def test_a_model_that_fails_halfway_gives_one_line_and_leaves_what_was_found(
     [
         (["verify", "nowhere"], "nowhere"),
         (["verify", "."], "explanation.json"),
+        (["verify", "net.py"], "a part of its path is a file, not a folder"),
+        (["check", ".", "--rules", "net.py/rules.toml"], "a part of its path is a file, not a folder"),
         (["inspect", "missing.onnx"], "missing.onnx"),
         (["inspect", "python:net.py:predict", "missing.png"], "missing.png"),
         (["methods", "magic"], "magic"),
@@ -352,6 +372,7 @@ def test_bad_input_to_other_commands(
     assert complaint.startswith("becausal: error: ")
     assert complaint.count("\n") == 1
     assert expected in complaint
+    assert "Err" not in complaint
     assert snapshot(place) == before
 
 
@@ -538,10 +559,60 @@ def test_a_full_disk_leaves_no_partial_file_of_a_bench(
 def test_a_damaged_record_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "photo.png", *BASE]) == 0
     record = Path("becausal-out/photo/explanation.json")
-    record.write_text(record.read_text()[:300])
-    capsys.readouterr()
-    assert main(["verify", "becausal-out/photo"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    arrays, text = record.with_name("arrays.npz"), record.read_text()
+    for damage, said in (
+        (lambda: record.write_text(text[:300]), "explanation.json is not a JSON file"),
+        (lambda: record.write_bytes(b"\xff\xfe"), "explanation.json is not text in UTF-8"),
+        (lambda: record.write_text(text.replace('"notes": []', '"notes": ["a", 2]')), "notes[1] is 2, expected text"),
+        (lambda: record.write_text(text.replace('"sha256": "', '"sha256": 5, "old": "')), "sha256 is 5, expected text"),
+        (lambda: (record.write_text(text), arrays.write_bytes(arrays.read_bytes()[:300])), "arrays.npz is damaged or cut"),
+        (lambda: arrays.write_bytes(b""), "arrays.npz is damaged or cut short"),
+    ):
+        damage()
+        capsys.readouterr()
+        assert main(["verify", "becausal-out/photo"]) == 2
+        complaint = capsys.readouterr().err
+        assert complaint.count("\n") == 1
+        assert said in complaint
+        assert "Error" not in complaint
+
+
+def test_scores_of_dtype_object_are_converted_and_said(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--fill", "black", "--max-calls", "60"]
+    assert main(["explain", "photo.png", "--model", "python:net.py:predict", *words, "--out", "plain"]) == 0
+    assert main(["explain", "photo.png", "--model", "python:net.py:says_objects", *words, "--out", "objects"]) == 0
+    plain, objects = Explanation.load("plain/photo"), Explanation.load("objects/photo")
+    assert (plain.label, plain.calls) == (objects.label, objects.calls)
+    assert (plain.visible == objects.visible).all()
+    assert "the function returns scores of dtype object: converted to float" in objects.notes
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["explain", "photo.png", "photo.png", "--model", "python:net.py:predict", "--fill", "black", "--max-calls", "40"],
+        ["explain", "photo.png", "--model", "python:net.py:predict", "--fill", "black", "--max-calls", "40", "--json"],
+        ["methods"],
+        ["--help"],
+    ],
+)
+def test_output_that_is_no_longer_read_ends_nothing(arguments: list[str], place: Path) -> None:
+    """As in `becausal explain … | head -1`, where head has ended before the first line."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "becausal", *arguments], stdout=writing, stderr=subprocess.PIPE, timeout=120, check=False
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
+    images = arguments.count("photo.png")
+    assert len(list(place.glob("becausal-out/*/explanation.json"))) == images
+
+
+def test_reasons_of_failures_are_counted_without_the_names_of_images() -> None:
+    failed = [(f"there is no file {name}", f"/data/{name}") for name in ("a.png", "b.png")]
+    failed.append(("c.png is empty: 0 bytes", "/data/c.png"))
+    assert count_reasons(failed) == [("the file does not exist", 2), ("the image is empty: 0 bytes", 1)]
 
 
 def save_animation() -> str:
@@ -619,3 +690,17 @@ def test_a_picture_of_a_hundred_megapixels_is_read(place: Path, capsys: pytest.C
     explanation = Explanation.load("becausal-out/big")
     assert explanation.label == "bright"
     assert explanation.on_original(explanation.visible).shape == (9_000, 12_000)
+
+
+def test_boxes_and_scores_of_a_detector_are_numbers() -> None:
+    from becausal.core.errors import AnswerError
+    from becausal.models.detect.answers import read_answers
+
+    def read(scores: object) -> np.ndarray:
+        ((_, found, _),) = read_answers([{"boxes": [[0, 0, 4, 4]], "scores": scores, "labels": [1]}], 1, lambda name: 0)
+        return np.asarray(found)
+
+    assert read(np.array([0.75], object)).tolist() == [0.75]
+    for odd in (["0.75"], [None], np.array([b"1"])):
+        with pytest.raises(AnswerError, match="expected numbers"):
+            read(odd)

@@ -267,7 +267,7 @@ def test_a_model_that_moved_is_named_with_the_option_to_use(place: Path, capsys:
     assert "--model" in line
     capsys.readouterr()
     assert main(["verify", "becausal-out/photo", "--model", "moved.onnx"]) == 0  # with the recorded options
-    assert "note" not in capsys.readouterr().out
+    assert "note:" not in capsys.readouterr().out
 
 
 def test_an_array_has_no_paths_but_those_given(place: Path) -> None:

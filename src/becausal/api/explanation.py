@@ -11,7 +11,7 @@ import numpy as np
 
 from becausal.api.saved import read_explanation
 from becausal.api.verifying import verify
-from becausal.core.checks import Claim
+from becausal.core.checks import Verification
 from becausal.core.explanation import ExplanationRecord
 from becausal.core.files import write_files
 from becausal.core.text import one_line
@@ -32,15 +32,16 @@ FILES = ("explanation.json", "arrays.npz", "explanation.png", "heatmap.png", "re
 class Explanation(ExplanationRecord):
     """Why a classifier gave a label to an image: the record of what was found, with ways to see, check and keep it."""
 
-    def verify(self, model: Any, *, backgrounds: BackgroundSpec = None) -> list[Claim]:
-        """Ask every claim of this explanation again and say which hold.
+    def verify(self, model: Any, *, backgrounds: BackgroundSpec = None, image: Any = None) -> Verification:
+        """Ask every claim of this explanation again, recompute the rest of its record, and say what holds.
 
         Args:
             model: The model to ask, as in `explain`.
             backgrounds: The folder or function that the random backgrounds of the level "any" came from, if they were not
                 our own.
+            image: The image that was explained, if its file has moved or it was not a file.
         """
-        return verify(self, model, backgrounds=backgrounds)
+        return verify(self, model, backgrounds=backgrounds, image=image)
 
     def plot(self) -> "Figure":
         """The image, the map and the explanation side by side, as a matplotlib figure."""

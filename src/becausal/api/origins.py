@@ -77,6 +77,11 @@ def hash_file(path: str | Path) -> str | None:
         return None
 
 
+def is_remote(path: str | Path) -> bool:
+    """Whether opening a path would call another machine, on Windows."""
+    return str(path).startswith(("//", "\\\\"))
+
+
 @lru_cache(maxsize=64)
 def _hash(path: str, *_state: int) -> str:
     with open_regular(Path(path)) as file:

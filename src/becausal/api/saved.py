@@ -24,7 +24,7 @@ from becausal.core.frames import Frame
 from becausal.core.schema import check_depth, read_fields, read_value
 from becausal.core.stats import Stats
 from becausal.core.targets import Target
-from becausal.core.text import one_line
+from becausal.core.text import one_line, reason_of
 from becausal.models.loading import Loading
 
 RECORD, ARRAYS = "explanation.json", "arrays.npz"
@@ -82,7 +82,7 @@ def read_explanation(folder: Path) -> dict[str, Any]:
     """
     try:
         record, data = _read_record(folder / RECORD), _read_arrays(folder / ARRAYS, tuple(_KINDS), optional=("levels",))
-        return _check(read_fields(_Record, record, ignore_others=True), data)
+        return _check(read_fields(_Record, record, ignore_others=True), data) | {"saved": record}
     except FileNotFoundError as error:
         raise OutputError(f"{folder} holds no saved explanation: {Path(str(error.filename)).name} is missing") from None
     except (OSError, ValueError, EOFError, BadZipFile, zlib.error, MemoryError, InputError) as error:
@@ -103,10 +103,12 @@ def read_visible(folder: Path) -> tuple[Visible, Frame]:
 def _unreadable(folder: Path, error: Exception) -> OutputError:
     if isinstance(error, MemoryError):
         reason = "it does not fit into memory"
-    elif isinstance(error, InputError):
-        reason = str(error)
+    elif isinstance(error, (BadZipFile, zlib.error, EOFError)):
+        reason = f"{ARRAYS} is damaged or cut short"
+    elif isinstance(error, UnicodeDecodeError):
+        reason = f"{RECORD} is not text in UTF-8"
     else:
-        reason = f"{type(error).__name__}: {one_line(error, 200)}"
+        reason = str(error) if isinstance(error, InputError) else reason_of(error)
     return OutputError(f"{folder} holds no readable explanation: {reason}")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from becausal.batch.records import Box, InputItem
 from becausal.core.errors import InputError
-from becausal.core.text import one_line
+from becausal.core.text import reason_of
 from becausal.images.folders import ENDINGS, list_images
 
 
@@ -72,7 +72,7 @@ def _read_list(path: Path) -> Iterator[InputItem]:
             if name := line.strip():
                 yield InputItem(str(path.parent / name))
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"the list {path} cannot be read: {error}") from None
+        raise InputError(f"the list {path} cannot be read: {reason_of(error)}") from None
 
 
 def _read_coco(path: Path) -> tuple[list[InputItem], set[str]]:
@@ -100,7 +100,7 @@ def _read_coco(path: Path) -> tuple[list[InputItem], set[str]]:
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise InputError(
             f"{path} is not a COCO file: expected an object with images (id, file_name), annotations (image_id, "
-            f"category_id, bbox) and categories; {type(error).__name__}: {one_line(error, 200)}"
+            f"category_id, bbox) and categories ({reason_of(error)})"
         ) from None
     return items, {name.casefold() for name in names.values()}
 

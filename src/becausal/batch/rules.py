@@ -9,7 +9,7 @@ from typing import Any
 from becausal.core.errors import OptionError
 from becausal.core.files import open_regular
 from becausal.core.schema import read_fields
-from becausal.core.text import one_line
+from becausal.core.text import one_line, reason_of
 
 MOST_BYTES = 1 << 20  # of a rules file
 MAX_SHARE = 0.05  # default limit: share of the images that may break a rule
@@ -166,7 +166,7 @@ def read_rules(source: str | Path | Mapping[str, Any]) -> CheckRules:
     except FileNotFoundError:
         raise OptionError(f"there is no file {path}") from None
     except (OSError, ValueError, RecursionError) as error:  # not UTF-8 and not TOML are ValueErrors
-        raise OptionError(f"the rules in {path} cannot be read: {one_line(error, 200)}") from None
+        raise OptionError(f"the rules in {path} cannot be read: {reason_of(error)}") from None
     except OptionError as error:
         raise OptionError(f"the rules in {path} cannot be used: {error}") from None
 

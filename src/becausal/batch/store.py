@@ -338,7 +338,12 @@ class BatchStore:
 
 def count_reasons(failed: Iterable[tuple[str, str]]) -> list[tuple[str, int]]:
     """Count (error, image) pairs by error, image names left out; the most frequent first."""
-    counts = Counter(error.replace(os.path.basename(image), "the image") for error, image in failed)
+    counts = Counter(
+        error.replace(f"there is no file {os.path.basename(image)}", "the file does not exist").replace(
+            os.path.basename(image), "the image"
+        )
+        for error, image in failed
+    )
     return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
 
 

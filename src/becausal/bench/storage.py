@@ -13,7 +13,7 @@ from typing import Any
 from becausal.bench.findings import Row
 from becausal.core.errors import OptionError, OutputError
 from becausal.core.files import open_inside, path_inside, write_file
-from becausal.core.text import from_cell, to_cell
+from becausal.core.text import from_cell, reason_of, to_cell
 
 ROWS, SETTINGS = "rows.jsonl", "settings.json"
 _MACHINE_ONLY = ("loading.batch_size", "loading.threads")  # settings that do not affect the rows
@@ -53,7 +53,7 @@ class RowStore:
             _refuse_changes(json.loads((folder / SETTINGS).read_text(encoding="utf-8")), settings, folder)
             return RowStore(folder, _read_rows(path_inside(folder, ROWS)), is_new=False)
         except ValueError as error:
-            raise OutputError(f"the run in {folder} cannot be read: {error}") from None
+            raise OutputError(f"the run in {folder} cannot be read: {reason_of(error)}") from None
         except OSError as error:
             raise OutputError(f"cannot write to {folder}: {error.strerror or error}") from None
 

@@ -1,9 +1,10 @@
 """What was checked of an explanation, and how to check it again."""
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -119,6 +120,35 @@ class Claim:
     stated: str
     found: str
     holds: bool
+
+
+@final
+class Verification(list[Claim]):
+    """The claims of an explanation, each as it was stated and as it was found again.
+
+    A field of the record that was recomputed with another result is one of the claims, and does not hold.
+
+    Attributes:
+        recomputed: The fields that were recomputed with the same result.
+        unchecked: The fields, and arrays, that were compared with nothing: they are as the record says.
+        notes: What a reader should know besides.
+    """
+
+    def __init__(
+        self,
+        claims: Iterable[Claim] = (),
+        *,
+        recomputed: Sequence[str] = (),
+        unchecked: Sequence[str] = (),
+        notes: Sequence[str] = (),
+    ) -> None:
+        super().__init__(claims)
+        self.recomputed, self.unchecked, self.notes = tuple(recomputed), tuple(unchecked), tuple(notes)
+
+    @property
+    def holds(self) -> bool:
+        """Whether every claim holds."""
+        return all(claim.holds for claim in self)
 
 
 def removals(visible: Visible, grain: int, inner: Visible | None = None) -> Visible:

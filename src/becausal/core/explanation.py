@@ -122,7 +122,7 @@ class ExplanationRecord(CheckedSet):
     rival: the label of `target.against`. view, backgrounds: what was evaluated. frame: maps the view to the original
     image. stopped_by: "finished", "budget", "interrupt", or "failure" (of the model; the last note says how).
     original: (h, w, 3) uint8, the original image, only for figures: reduced if it is large, not saved, and None where it
-    is the view.
+    is the view. saved: the record that it was read from, for `verify`; None where it was made here.
     """
 
     label: str
@@ -142,6 +142,7 @@ class ExplanationRecord(CheckedSet):
     top: NamedScore | None = None
     rival: NamedScore | None = None
     original: Pixels | None = None
+    saved: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         """The last level is the explanation itself; it is the only one where none is given."""

@@ -17,7 +17,11 @@ _NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "tex
 
 
 class _Mismatch(Exception):
-    """The value does not fit the type."""
+    """The value at a place inside of another one, "" for itself, does not fit the type."""
+
+    def __init__(self, place: str, value: Any, hint: Any) -> None:
+        super().__init__(place)
+        self.place, self.value, self.hint = place, value, hint
 
 
 def read_fields(
@@ -36,7 +40,7 @@ def read_fields(
         OptionError: The record, or one of its fields, is missing, unknown or of another type; the message names it.
     """
     if not isinstance(record, Mapping):
-        raise OptionError(f"{where or 'the record'} is {_show(record)}, expected an object")
+        raise OptionError(f"{where or 'the record'} is {show_value(record)}, expected an object")
     prefix, hints = (f"{where}." if where else ""), _hints(record_type)
     if not ignore_others and (unknown := sorted(set(map(str, record)) - set(hints))):
         raise OptionError(f"unknown field {prefix}{one_line(unknown[0], _SHOWN)}; expected {', '.join(sorted(hints))}")
@@ -55,8 +59,9 @@ def read_value(value: Any, hint: Any, where: str) -> Any:
         return hint(**read_fields(hint, value, where))
     try:
         return _convert(value, hint)
-    except _Mismatch:
-        raise OptionError(f"{where} is {_show(value)}, expected {_describe(hint)}") from None
+    except _Mismatch as found:
+        name = f"{where}{found.place}"
+        raise OptionError(f"{name} is {show_value(found.value)}, expected {_describe(found.hint)}") from None
 
 
 def check_depth(value: dict[str, Any]) -> None:
@@ -83,18 +88,26 @@ def _convert(value: Any, hint: Any) -> Any:
         for part in arguments:
             try:
                 return _convert(value, part)
-            except _Mismatch:
-                continue
+            except _Mismatch as found:
+                if found.place:  # a list or an object that was expected, with something else inside
+                    raise
     elif origin is Literal:
         if any(value == choice and type(value) is type(choice) for choice in arguments):
             return value
     elif origin is tuple and isinstance(value, (list, tuple)):
-        return tuple(_convert(item, arguments[0]) for item in value)
+        return tuple(_convert_inner(item, arguments[0], f"[{number}]") for number, item in enumerate(value))
     elif isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(value, Mapping):
-        return {_convert(name, arguments[0]): _convert(item, arguments[1]) for name, item in value.items()}
+        return {name: _convert_inner(item, arguments[1], f".{one_line(name, _SHOWN)}") for name, item in value.items()}
     elif _is_plain(value, hint):
         return value
-    raise _Mismatch
+    raise _Mismatch("", value, hint)
+
+
+def _convert_inner(value: Any, hint: Any, place: str) -> Any:
+    try:
+        return _convert(value, hint)
+    except _Mismatch as found:
+        raise _Mismatch(place + found.place, found.value, found.hint) from None
 
 
 def _is_plain(value: Any, hint: Any) -> bool:
@@ -121,7 +134,8 @@ def _describe(hint: Any) -> str:
     return _NAMES.get(hint, "an object" if is_dataclass(hint) else "")
 
 
-def _show(value: Any) -> str:
+def show_value(value: Any) -> str:
+    """A value of a record in a message, in one short line."""
     if isinstance(value, (Mapping, list, tuple)):
         return "an object" if isinstance(value, Mapping) else "a list"
     text = one_line(json.dumps(value, default=str, ensure_ascii=False))

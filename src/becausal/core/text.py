@@ -1,10 +1,21 @@
 """Text made safe: for one line of a message, for files, and for spreadsheets."""
 
+import errno
 import re
 from typing import Any
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")  # what a spreadsheet may run, whatever stands before it by now
+_REASONS = {
+    errno.ENOTDIR: "a part of its path is a file, not a folder",
+    errno.EISDIR: "it is a folder",
+    errno.EACCES: "no permission",
+    errno.EPERM: "no permission",
+    errno.ENOENT: "it does not exist",
+    errno.ENAMETOOLONG: "its name is too long",
+    errno.ELOOP: "it is a link to itself",
+    errno.ENOSPC: "the disk is full",
+}
 
 
 def one_line(text: object, limit: int | None = None) -> str:
@@ -15,6 +26,15 @@ def one_line(text: object, limit: int | None = None) -> str:
     if not whole.isprintable():
         whole = "".join(c if c.isprintable() else " " for c in whole)
     return " ".join(whole.split())[:limit]
+
+
+def reason_of(error: BaseException) -> str:
+    """Why something failed, in one line: what the system says in our words, without the names of exceptions."""
+    if isinstance(error, UnicodeError):
+        return "it is not text in UTF-8"
+    if isinstance(error, OSError):
+        return _REASONS.get(error.errno or 0) or one_line(error.strerror or error, 200)
+    return one_line(error, 200)
 
 
 def replace_surrogates(text: str) -> str:

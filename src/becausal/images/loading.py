@@ -21,7 +21,7 @@ from becausal.core.contracts import Geometry, Grid, Pixels
 from becausal.core.errors import ImageError, InputError
 from becausal.core.files import open_regular
 from becausal.core.frames import Frame, plan_frame
-from becausal.core.text import one_line
+from becausal.core.text import one_line, reason_of
 from becausal.images.arrays import Channels, read_array, read_npy, to_rgb
 
 __all__ = ["Channels", "Frame", "InputImage", "Source", "View", "load_image", "make_view"]
@@ -149,7 +149,7 @@ def _load_file(path: Path, channels: Channels) -> InputImage:
     except InputError as error:  # not a regular file
         raise ImageError(str(error)) from None
     except OSError as error:
-        raise ImageError(f"{path} cannot be read: {error}") from None
+        raise ImageError(f"{path} cannot be read: {reason_of(error)}") from None
 
 
 def _read_file(file: BufferedReader, path: Path, channels: Channels) -> InputImage:

@@ -15,6 +15,7 @@ from typing import Any
 
 from becausal.core.errors import InputError, ModelError, TargetError
 from becausal.core.files import open_regular
+from becausal.core.text import reason_of
 
 _SYNSET = re.compile(r"(n\d{8})[\s,:]+(.+)")
 _METADATA_KEYS = ("names", "labels", "classes", "class_names", "id2label", "categories")
@@ -137,7 +138,7 @@ def _read_text(path: Path) -> str:
     try:
         return read_text(path, _MAX_FILE)
     except (OSError, ValueError, InputError) as error:
-        raise ModelError(f"the labels file {path} cannot be read: {error}") from None
+        raise ModelError(f"the labels file {path} cannot be read: {reason_of(error)}") from None
 
 
 def read_text(path: Path, max_bytes: int) -> str:

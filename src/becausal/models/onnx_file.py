@@ -127,7 +127,8 @@ def open_session(path: Path, settings: ModelSettings) -> Any:
     try:
         session = make_session(str(path), threads=settings.loading.threads, providers=providers)
     except Exception as error:  # onnxruntime raises a dozen types of its own, with no common base
-        raise ModelError(f"{path} cannot be loaded as an ONNX model: {one_line(error, 200)}") from None
+        reason = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", one_line(error, 200))
+        raise ModelError(f"{path} cannot be loaded as an ONNX model: {reason}") from None
     if len(providers) > 1 and session.get_providers()[0] != "CUDAExecutionProvider":
         raise ModelError("onnxruntime could not start CUDA: its libraries do not fit those of this machine")
     return session

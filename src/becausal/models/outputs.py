@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -81,12 +82,28 @@ def output_kind(returns: Returns | None) -> OutputKind:
             return "probabilities"
 
 
+def as_numbers(values: NDArray[Any]) -> NDArray[Any]:
+    """Python numbers in an array of dtype object as floats; an array of another dtype as it is.
+
+    Raises:
+        AnswerError: Some of the values are not numbers.
+    """
+    if values.dtype.kind == "O" and all(isinstance(item, Real) for item in values.flat):
+        return values.astype(np.float64)
+    if values.dtype.kind in "OUSMm":
+        kinds = sorted({type(item).__name__ for item in values.flat})
+        raise AnswerError(f"the model returned scores or boxes of type {', '.join(kinds[:3])}; expected numbers")
+    return values
+
+
 def as_table(raw: NDArray[Any]) -> NDArray[Any]:
     """Raw output as (n, columns): axes of size one after the second are dropped, (n,) becomes (n, 1)."""
     if raw.ndim == 0:
         raise AnswerError("the model returned a single number; expected one row per image")
     if raw.dtype.kind == "c":
         raise AnswerError("the model returned complex numbers; expected real scores")
+    if raw.dtype.kind in "OUSMm":
+        raise AnswerError(f"the model returned an array of dtype {raw.dtype}; expected numbers")
     table = raw.reshape(len(raw), 1) if raw.ndim == 1 else raw
     if table.ndim > 2 and sum(side > 1 for side in table.shape[1:]) <= 1:
         table = table.reshape(len(table), -1)

@@ -8,6 +8,7 @@ See `user_code` for the constants that describe the function.
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, final
 
@@ -21,6 +22,7 @@ from becausal.models.compose import Composer, StagedArrays
 from becausal.models.outputs import (
     OutputClues,
     OutputDecoder,
+    as_numbers,
     make_decoder,
     make_probe_images,
     name_classes,
@@ -158,8 +160,16 @@ class PythonClassifier(FunctionModel):
             raise AnswerError(f"the function returned shape {output.shape} for {rows} images; expected one row per image")
         if output.dtype.kind not in "OUS":
             return output.astype(np.int64) if output.dtype.kind == "b" else output
+        table = output.reshape(rows, -1)
+        if table.shape[1] != 1 or not all(isinstance(item, (str, bytes, Integral)) for item in table.flat):
+            numbers = as_numbers(output)  # scores, not one name or id for each image
+            with self._lock:
+                note = "the function returns scores of dtype object: converted to float"
+                if note not in self._info.notes:
+                    self._info = replace(self._info, notes=(*self._info.notes, note))
+            return numbers
         with self._lock:
-            return np.array([self._as_id(item) for item in output.reshape(rows, -1)[:, 0]], np.int64)
+            return np.array([self._as_id(item) for item in table[:, 0]], np.int64)
 
     def _as_id(self, item: Any) -> int:
         """A label's id: its place among the given labels, or that of its name."""

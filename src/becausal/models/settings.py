@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from becausal.core.contracts import Geometry
 from becausal.core.errors import InputError, ModelError, OptionError
-from becausal.core.text import one_line
+from becausal.core.text import one_line, reason_of
 from becausal.models.compose import Layout
 from becausal.models.labels import read_labels, read_text
 from becausal.models.loading import Loading, check_threshold
@@ -144,7 +144,7 @@ def read_toml(path: Path) -> ModelSettings:
     except RecursionError:
         raise ModelError(f"{path} cannot be read: it is nested too deeply") from None
     except (OSError, ValueError, InputError) as error:
-        raise ModelError(f"{path} cannot be read: {one_line(error, 200)}") from None
+        raise ModelError(f"{path} cannot be read: {reason_of(error)}") from None
     if unknown := sorted(set(content) - set(KEYS)):
         raise ModelError(f"{path} has an unknown key {unknown[0]!r}; expected {', '.join(KEYS)}")
     try:

@@ -22,7 +22,7 @@ from typing import Any, TextIO
 from becausal.core.contracts import Geometry
 from becausal.core.errors import BecausalError, InputError, ModelError
 from becausal.core.files import open_regular
-from becausal.core.text import one_line
+from becausal.core.text import one_line, reason_of
 from becausal.models.loading import check_threshold
 from becausal.models.outputs import parse_returns
 from becausal.models.preprocess import parse_normalisation, parse_resize
@@ -121,7 +121,9 @@ def check_file(path: Path) -> None:
     except FileNotFoundError:
         raise ModelError(f"there is no file {path}") from None
     except (OSError, InputError) as error:
-        raise ModelError(str(error) if isinstance(error, InputError) else f"{path} cannot be read: {error}") from None
+        raise ModelError(
+            str(error) if isinstance(error, InputError) else f"{path} cannot be read: {reason_of(error)}"
+        ) from None
 
 
 def file_sha256(path: Path) -> str:

@@ -5,11 +5,12 @@ cannot be judged, or a file cannot be written (one line on stderr says why); 3 s
 Heavy libraries are imported only by the commands that need them.
 """
 
+import io
 import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from typing import Annotated, Any, TextIO, final
 
 import typer
 
@@ -110,20 +111,43 @@ def start(
         raise typer.Exit
 
 
+@final
+class _Outlet(io.FileIO):
+    """A file descriptor that we print to. Once it is no longer read (`| head -1`), what is printed is discarded."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())  # what is in the buffers must not fail again at exit
+            if not isinstance(error, BrokenPipeError):
+                raise
+            return super().write(data)
+
+
+def _print_patiently(stream: TextIO, number: int) -> TextIO:
+    """The stream with this file descriptor, so that a command whose output is no longer read still does its work."""
+    if stream not in (sys.__stdout__, sys.__stderr__) or stream.fileno() != number:  # the caller's own
+        return stream
+    stream.flush()
+    outlet = io.BufferedWriter(_Outlet(number, "w", closefd=False))
+    is_by_line = getattr(stream, "line_buffering", True)
+    return io.TextIOWrapper(outlet, encoding=stream.encoding, errors="replace", line_buffering=is_by_line)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 (None if the caller has closed it)
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    sys.stdout, sys.stderr = _print_patiently(sys.stdout, 1), _print_patiently(sys.stderr, 2)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a label the terminal cannot show must not end the program
     try:
         status = app(args=None if arguments is None else list(arguments), prog_name="becausal", standalone_mode=False)
         sys.stdout.flush()
-    except BrokenPipeError:
-        return _close_quietly()
     except SystemExit as ended:
-        if isinstance(ended.__context__, OSError):  # typer exits like this when our output is no longer read
+        if isinstance(ended.__context__, OSError):  # rich exits like this when it cannot print
             return 1
         complain(f"a model or a library ended the program: {ended.code}")
         return 2
@@ -160,9 +184,3 @@ def _text(error: BaseException) -> str:
         return str(error)
     except Exception:  # an exception of a model's own class
         return "no message"
-
-
-def _close_quietly() -> int:
-    """Discard what is still in the buffers of stdout, which is no longer read, so that exiting does not raise again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 1

@@ -1,7 +1,7 @@
 """`becausal verify`: check every claim of a saved explanation again."""
 
 import tomllib
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +16,7 @@ from becausal.models import KINDS, Loading, open_model
 
 if TYPE_CHECKING:
     from becausal.api.explanation import Explanation
-    from becausal.core.checks import Claim
+    from becausal.core.checks import Verification
     from becausal.core.contracts import Classifier
     from becausal.core.explanation import Origin
 
@@ -29,6 +29,14 @@ SameBackgrounds = Annotated[
         "--backgrounds",
         metavar="DIR",
         help="The folder that the random backgrounds of the level any came from, if it was made with --backgrounds.",
+    ),
+]
+SameImage = Annotated[
+    Path | None,
+    typer.Option(
+        "--image",
+        metavar="FILE",
+        help="The image that was explained. Default: the recorded file, if it has the recorded sha256.",
     ),
 ]
 
@@ -57,14 +65,16 @@ def verify(
         ),
     ] = False,
     backgrounds: SameBackgrounds = None,
+    image: SameImage = None,
     as_json: options.AsJson = False,
     loading: options.LoadingOptions,
 ) -> None:
-    """Check every claim of a saved explanation again, with the model.
+    """Check every claim of a saved explanation again, with the model, and recompute the rest of its record.
 
-    The model and its options are those of the saved explanation unless you give others. A saved explanation may come
-    from somebody else, so models that run code or call a server are used only with --model or --trust. Exit status: 0
-    if all claims hold, 1 if one does not.
+    What was recomputed with the same result is named, and so is what could not be checked. The model and its options are
+    those of the saved explanation unless you give others. A saved explanation may come from somebody else, so models that
+    run code or call a server are used only with --model or --trust. Exit status: 0 if all claims hold and all that was
+    recomputed is the same, 1 if not.
 
     **Examples**
 
@@ -72,23 +82,23 @@ def verify(
     - `becausal verify becausal-out/photo --model python:mine.py:predict`
     - `becausal verify becausal-out/photo --model other.onnx --json`
     - `becausal verify becausal-out/photo --backgrounds streets/`
+    - `becausal verify photo-from-somebody --image photo.jpg`
     """
     from becausal.api import verify as verify_claims
-    from becausal.api.explanation import Explanation
+    from becausal.api.explanation import FILES, Explanation
+    from becausal.core.checks import Verification
 
     explanation = Explanation.load(folder)
     check_size(explanation)
     classifier = load_again(explanation.origin, model, loading, trust=trust)
-    try:
-        claims = verify_claims(explanation, classifier, backgrounds=backgrounds)
-    except IndexError:
-        raise OutputError(f"the model has no class {explanation.label_id}: it is not the model that was explained") from None
-    notes = compare_models(explanation, classifier)
+    found = verify_claims(explanation, classifier, backgrounds=backgrounds, image=image)
+    figures = [name for name in FILES[2:] if (folder / name).exists()]
+    found = Verification(found, recomputed=found.recomputed, unchecked=[*found.unchecked, *figures], notes=found.notes)
     if as_json:
-        write_json(make_record(explanation, folder, claims, notes))
+        write_json(make_record(explanation, folder, found))
     else:
-        print_claims(explanation, claims, notes)
-    if not all(claim.holds for claim in claims):
+        print_claims(explanation, found)
+    if not found.holds:
         raise typer.Exit(1)
 
 
@@ -145,7 +155,7 @@ def is_same_model(model: str, origin: "Origin") -> bool:
 
 def check_model(origin: "Origin") -> None:
     """Raise ModelError unless the model of a record is harmless: bundled, or an ONNX file with the recorded hash."""
-    from becausal.api.origins import hash_file, model_file
+    from becausal.api.origins import hash_file, is_remote, model_file
     from becausal.models.bundled import VARIANTS
 
     spec = origin.model
@@ -163,7 +173,7 @@ def check_model(origin: "Origin") -> None:
             f"the record names the model {shown}, which would run code or use the network: give the model with --model, "
             "or add --trust if you trust whoever wrote this folder"
         )
-    digest = None if _is_remote(file) else hash_file(file)
+    digest = None if is_remote(file) else hash_file(file)
     if digest is None:
         raise ModelError(f"the explained model is not at {one_line(file, 200)} (any more): give its place with --model")
     if digest != origin.model_sha256:
@@ -175,12 +185,12 @@ def check_model(origin: "Origin") -> None:
 
 def check_toml(origin: "Origin", loading: Loading, *, is_given: bool) -> None:
     """Raise ModelError unless the TOML file that the model would be loaded with is the recorded one, or the user's."""
-    from becausal.api.origins import hash_file, toml_file
+    from becausal.api.origins import hash_file, is_remote, toml_file
 
     file = toml_file(origin.model, loading.preprocess)
     if file is None or (is_given and str(loading.preprocess).endswith(".toml")):
         return
-    then, now = origin.files.get("toml", {}).get("sha256"), None if _is_remote(file) else hash_file(file)
+    then, now = origin.files.get("toml", {}).get("sha256"), None if is_remote(file) else hash_file(file)
     if then != now or _reads_elsewhere(file):
         raise ModelError(
             f"{one_line(file, 200)}, which says how the model is loaded, is not the file that was used for the explanation: "
@@ -200,36 +210,21 @@ def _reads_elsewhere(toml: Path) -> bool:
         return True
 
 
-def _is_remote(path: Path) -> bool:
-    """Whether opening a path would call another machine, on Windows."""
-    return str(path).startswith(("//", "\\\\"))
-
-
-def compare_models(explanation: "Explanation", classifier: "Classifier") -> list[str]:
-    """Notes on whether the model is the one that was explained."""
-    then, now = explanation.origin.model_sha256, classifier.info.sha256
-    if then is None or now is None:
-        return ["unknown whether this is the model that was explained: it has no hash"]
-    if then != now:
-        return [f"this is not the model that was explained: its sha256 was {then[:12]}…, now {now[:12]}…"]
-    return []
-
-
-def make_record(explanation: "Explanation", folder: Path, claims: "list[Claim]", notes: list[str]) -> dict[str, Any]:
+def make_record(explanation: "Explanation", folder: Path, found: "Verification") -> dict[str, Any]:
     """What `--json` prints."""
     return {
         "folder": str(folder),
         "label": explanation.label,
-        "holds": all(claim.holds for claim in claims),
-        "claims": [
-            {"name": claim.name, "stated": claim.stated, "found": claim.found, "holds": claim.holds} for claim in claims
-        ],
-        "notes": notes,
+        "holds": found.holds,
+        "claims": [asdict(claim) for claim in found],
+        "recomputed": list(found.recomputed),
+        "not_checked": list(found.unchecked),
+        "notes": list(found.notes),
     }
 
 
-def print_claims(explanation: "Explanation", claims: "list[Claim]", notes: list[str]) -> None:
-    """Print the claims as a table, and the result."""
+def print_claims(explanation: "Explanation", found: "Verification") -> None:
+    """Print the claims as a table, what was recomputed, what was not checked, and the result."""
     from rich.text import Text
 
     from becausal.render.wording import describe_box
@@ -237,12 +232,15 @@ def print_claims(explanation: "Explanation", claims: "list[Claim]", notes: list[
     console = open_console()
     what = f"{one_line(explanation.label)} {describe_box(explanation)}".rstrip()
     console.print(Text(f"{what}, {one_line(explanation.origin.image)}", style="bold"))
-    rows = [(claim.name, claim.stated, claim.found, "yes" if claim.holds else "NO") for claim in claims]
+    rows = [(claim.name, claim.stated, claim.found, "yes" if claim.holds else "NO") for claim in found]
     print_table(("claim", "stated", "found", "holds"), rows)
-    for note in notes:
+    for name, fields in (("recomputed, and the same", found.recomputed), ("not checked", found.unchecked)):
+        if fields:
+            console.print(Text(f"{name}: {one_line(', '.join(fields))}", style="dim"))
+    for note in found.notes:
         console.print(Text(f"note: {note}", style="yellow"))
-    failed = [claim.name for claim in claims if not claim.holds]
+    failed = [claim.name for claim in found if not claim.holds]
     if failed:
-        console.print(Text(f"{', '.join(failed)}: does not hold", style="bold red"))
+        console.print(Text(one_line(f"{', '.join(failed)}: does not hold"), style="bold red"))
     else:
-        console.print(Text(f"all {len(claims)} claims hold", style="bold green"))
+        console.print(Text(f"all {len(found)} claims hold", style="bold green"))

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from becausal.core.errors import AnswerError
+from becausal.models.outputs import as_numbers
 
 _EXPECTED = "a dictionary with boxes, scores and labels, a tuple of these three, or an array (k, 6)"
 
@@ -55,13 +56,13 @@ def _read_item(item: Any, label_id: Callable[[str], int]) -> tuple[Any, Any, Any
             raise AnswerError(f"the model returned a tuple of {len(item)} for an image; expected boxes, scores and labels")
         parts = item
     else:
-        table = to_array(item)
+        table = as_numbers(to_array(item))
         if table.size and (table.ndim != 2 or table.shape[1] != 6 or table.dtype.kind not in "iuf"):
             raise AnswerError(f"the model returned {table.dtype} {table.shape} for an image; expected {_EXPECTED}")
         table = table.reshape(-1, 6)
         return table[:, :4], table[:, 4], table[:, 5]
-    boxes, labels = to_array(parts[0]), to_array(parts[2])
-    scores = np.ones(len(labels) if labels.ndim else 0) if parts[1] is None else to_array(parts[1])
+    boxes, labels = as_numbers(to_array(parts[0])), to_array(parts[2])
+    scores = np.ones(len(labels) if labels.ndim else 0) if parts[1] is None else as_numbers(to_array(parts[1]))
     if labels.dtype.kind in "OUS":
         labels = np.array([_name_or_id(label, label_id) for label in labels.reshape(-1)], np.float64)
     return boxes, scores, labels
