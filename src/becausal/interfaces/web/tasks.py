@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from importlib.util import find_spec
 from typing import Any
 
@@ -145,19 +145,22 @@ class ExplainResult:
 
 @dataclass
 class ExplainTask:
-    """Explain an uploaded image; `view` is set once the search has started."""
+    """Explain an uploaded image."""
 
     upload: Upload
     classifier: Classifier
     request: Request
     limits: Limits
-    view: Pixels | None = None
+
+    @cached_property
+    def view(self) -> Pixels:
+        """The image as the classifier sees it, to show the progress on it."""
+        return view_pixels(decode_image(self.upload, self.limits), self.classifier)
 
     def __call__(self, progress: ProgressCallback) -> ExplainResult:
         """Decode, search, and evaluate the ranking that was found."""
         image = decode_image(self.upload, self.limits)
         check_image_size(image, self.classifier, self.limits)
-        self.view = view_pixels(image, self.classifier)
         explanation = next(explain_many([image], self.classifier, request=self.request, progress=progress))
         if not isinstance(explanation, Explanation):
             raise explanation.error
