@@ -16,6 +16,7 @@ import typer
 
 from becausal.core.errors import OptionError
 from becausal.interfaces.cli import options
+from becausal.interfaces.cli.ending import end_by_itself
 from becausal.models import Loading
 
 if TYPE_CHECKING:
@@ -171,6 +172,7 @@ def run_server(app: "Guard", bound: socket.socket, announcement: str, *, shutdow
 
     bound.listen()  # connections made before the server is ready wait
     typer.echo(f"becausal: {announcement}; press Ctrl-C to stop")
+    end_by_itself()
     server = make_server(app, shutdown_seconds=shutdown_seconds)
     close = server.handle_exit
 
