@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
 
-PATIENCE = 4.0  # seconds in which a search should return its best result so far; then it is interrupted once more
+PATIENCE = 3.0  # seconds in which a search should return its best result so far; then it is interrupted once more
 LAST_SECONDS = 1.0  # after that, and after a second Ctrl-C; then the process ends
 MESSAGE = b"becausal: stopped: interrupted; the search did not return in time, so its result is lost\n"
 

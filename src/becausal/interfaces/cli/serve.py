@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -84,6 +84,14 @@ def serve(
     max_upload: Annotated[int, typer.Option(metavar="MB", help="Maximum size of an uploaded image file.")] = 10,
     max_calls: Annotated[int, typer.Option(metavar="N", help="Maximum number of model calls per search.")] = 5000,
     searches: Annotated[int, typer.Option(metavar="N", help="Maximum number of concurrent searches; others wait.")] = 2,
+    behind_proxy: Annotated[
+        bool,
+        typer.Option(
+            "--behind-proxy",
+            help="All clients come through a proxy: take their addresses, for the limits per client, from the last entry of "
+            "its header X-Forwarded-For.",
+        ),
+    ] = False,
     loading: options.LoadingOptions,
 ) -> None:
     """Serve a web page to explain images interactively, or an HTTP API.
@@ -109,6 +117,8 @@ def serve(
     if not 0 <= port <= 65535:
         raise OptionError(f"--port must be 0 to 65535, not {port}")
     limits = Limits(upload_bytes=max_upload * 1_000_000, max_calls=max_calls, workers=searches)
+    if behind_proxy:
+        limits = replace(limits, behind_proxy=True, client_connections=limits.connections)
     token = find_token(os.environ, token_env, token_file)
     run = run_api if api else run_page
     run(list_sources(model or [], loading), limits, host, port, token)

@@ -11,6 +11,7 @@ from becausal.core.errors import AnswerError, InputError, MissingExtraError, Net
 from becausal.interfaces.web.images import Upload, check_image_size, decode_image
 from becausal.interfaces.web.job_queue import ProgressCallback
 from becausal.interfaces.web.limits import Limits
+from becausal.interfaces.web.tasks import check_method_cost
 
 ARRAYS = "arrays.npz"  # the file that is made without drawing
 _drawing = threading.Lock()  # matplotlib is not made for several threads
@@ -46,6 +47,7 @@ class ExplainWork:
     def _explain(self, watch: "LimitedProgress") -> Explanation:
         image = decode_image(self.upload, self.limits)
         check_image_size(image, self.classifier, self.limits)
+        check_method_cost(self.request, image, self.classifier, self.limits)
         explanation = next(explain_many([image], self.classifier, request=self.request, progress=watch))
         if not isinstance(explanation, Explanation):
             raise explanation.error
