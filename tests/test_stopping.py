@@ -214,7 +214,7 @@ model = load_model("bundled")
 SIZE, LABELS, OUTPUT = 128, list(model.info.labels), "probabilities"
 
 def predict(batch):
-    if len(batch) > 1:
+    if any(0 < image.min() == image.max() < 255 for image in batch):  # masked as a whole, by a search
         time.sleep(1000)
     return model.classify(batch)
 """
@@ -261,6 +261,7 @@ def explain_on_page(client):
     from contextlib import suppress
 
     with suppress(Exception):  # the connection is lost in the end
+        client.fire("bc-model", "input", ["python:stuck.py:predict"])
         client.upload("bus.png", scene())
         client.explain(0)
 
