@@ -254,6 +254,7 @@ def test_the_page_ends_within_five_seconds_of_sigterm(tmp_path):
         thread = threading.Thread(target=explain_on_page, args=(client,), daemon=True)
         thread.start()
         time.sleep(4)
+        assert thread.is_alive()  # it waits for the explanation
         assert end(process) < 5
 
 
