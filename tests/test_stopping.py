@@ -262,8 +262,8 @@ def explain_on_page(client):
     from contextlib import suppress
 
     with suppress(Exception):  # the connection is lost in the end
-        client.fire("bc-model", "input", ["python:stuck.py:predict"])
         client.upload("bus.png", scene())
+        client.fire("bc-model", "input", ["python:stuck.py:predict"])
         client.explain(0)
 
 

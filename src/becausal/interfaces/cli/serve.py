@@ -55,6 +55,14 @@ TokenFile = Annotated[
     Path | None,
     typer.Option("--token-file", metavar="FILE", help="Require the token in this file, e.g. a mounted secret."),
 ]
+BehindProxy = Annotated[
+    bool,
+    typer.Option(
+        "--behind-proxy",
+        help="All clients come through a proxy: take their addresses, for the limits per client, from the last entry of "
+        "its header X-Forwarded-For.",
+    ),
+]
 
 
 @options.expand_options
@@ -84,14 +92,7 @@ def serve(
     max_upload: Annotated[int, typer.Option(metavar="MB", help="Maximum size of an uploaded image file.")] = 10,
     max_calls: Annotated[int, typer.Option(metavar="N", help="Maximum number of model calls per search.")] = 5000,
     searches: Annotated[int, typer.Option(metavar="N", help="Maximum number of concurrent searches; others wait.")] = 2,
-    behind_proxy: Annotated[
-        bool,
-        typer.Option(
-            "--behind-proxy",
-            help="All clients come through a proxy: take their addresses, for the limits per client, from the last entry of "
-            "its header X-Forwarded-For.",
-        ),
-    ] = False,
+    behind_proxy: BehindProxy = False,
     loading: options.LoadingOptions,
 ) -> None:
     """Serve a web page to explain images interactively, or an HTTP API.
