@@ -375,25 +375,33 @@ def test_results_are_kept_for_some_time_up_to_a_number_and_a_size():
     ("limits", "note"),
     [
         ({"max_calls": 20}, "stopped at this server's limit of 20 model calls"),
-        ({"seconds": 0.0}, "stopped at this server's limit of 0 seconds"),
+        ({"seconds": 0.005}, "stopped at this server's limit of 0.005 seconds"),
         ({}, ""),
     ],
 )
 def test_a_search_ends_at_the_limits_of_the_server_once(limits, note):
-    passed, raised = [], 0
-    watch = LimitedProgress(passed.append, Limits(**limits))
-    for calls in range(5, 60, 5):
-        try:
-            watch(becausal.Status("a", 0, "search", calls, None, 0.5, np.ones((2, 2), bool)))
-        except KeyboardInterrupt:
-            raised += 1
-        time.sleep(0.001)
-    assert (watch.note, raised, watch.calls) == (note, 1 if note else 0, 55)
-    assert not note or len(passed) < 4
-    watch = LimitedProgress(passed.append, Limits(**limits | {"seconds": 60}))
-    for calls in range(5, 60, 5):  # with a limit of its own, the search plans with it and ends by itself
-        watch(becausal.Status("a", 0, "search", calls, 20, 0.5, np.ones((2, 2), bool)))
-    assert watch.note == ""
+    raised = []
+
+    def search(max_calls):
+        def run(progress):
+            watch = LimitedProgress(progress, Limits(**limits).max_calls)
+            for calls in range(5, 60, 5):
+                try:
+                    watch(becausal.Status("a", 0, "search", calls, max_calls, 0.5, np.ones((2, 2), bool)))
+                except KeyboardInterrupt:
+                    raised.append(calls)
+                time.sleep(0.001)
+            return watch.note
+
+        return run
+
+    job = BackgroundJob(search(None), Limits(**limits))
+    job.run()
+    assert (job.result, len(raised)) == (note, 1 if note else 0)
+    assert not note or job.progress.updates < 11
+    job = BackgroundJob(search(20), Limits(**limits | {"seconds": 60}))
+    job.run()  # with a limit of its own, the search plans with it and ends by itself
+    assert job.result == ""
 
 
 def test_a_capped_search_says_so(gate):

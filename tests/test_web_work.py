@@ -22,7 +22,7 @@ from becausal.core.contracts import Classifier
 from becausal.core.errors import ImageError, InputError, ModelError, OptionError
 from becausal.core.frames import Frame
 from becausal.images.loading import load_image
-from becausal.interfaces.cli.serve import load_models, name_model
+from becausal.interfaces.cli.serve import list_sources, load_models, name_model
 from becausal.interfaces.web import panels, results
 from becausal.interfaces.web.guard import RequestRejected, strip_port
 from becausal.interfaces.web.images import EXAMPLES, Upload, clean_name, decode_image, make_examples
@@ -444,11 +444,11 @@ def test_a_model_is_shown_without_the_folder_it_lies_in(spec, name):
 
 
 def test_the_models_stand_in_the_operators_order():
-    given = load_models(["bundled"], Loading())
+    given = load_models(list_sources(["bundled"], Loading()))
     assert list(given) == ["bundled"]
-    assert list(load_models([], Loading())) == ["bundled"]
+    assert list(load_models(list_sources([], Loading()))) == ["bundled"]
     with pytest.raises(ModelError):
-        load_models(["nonsense"], Loading())
+        load_models(list_sources(["nonsense"], Loading()))
 
 
 class Misfit:

@@ -19,7 +19,9 @@ def main() -> int:
     if is_ours:
         signal.signal(signal.SIGINT, _exit_at_once)
     from becausal.interfaces.cli.app import main as run
+    from becausal.interfaces.cli.ending import end_in_time
 
+    end_in_time()
     try:
         if is_ours:
             signal.signal(signal.SIGINT, handler)

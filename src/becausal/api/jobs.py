@@ -37,12 +37,13 @@ from becausal.core.text import one_line
 from becausal.core.twins import compare_twin
 from becausal.core.version import __version__
 from becausal.engine.engine import Engine
-from becausal.engine.memory import require_memory
+from becausal.engine.memory import require_memory, total_memory
 from becausal.engine.running import Job, Outcome, SharedAnswers
 from becausal.images.backgrounds import Backgrounds, make_backgrounds
 from becausal.images.fills import make_background
 from becausal.images.loading import InputImage, View, load_image, make_view, peek_size, read_like, shown_original
 from becausal.methods import make_explainer
+from becausal.methods.costs import check_cost
 
 R = TypeVar("R")
 
@@ -213,6 +214,7 @@ def prepare(image: Any, engine: Engine, request: Request) -> ImageJob:
     backgrounds = tuple(_make_background(fill, view, classifier, rng) for fill in request.fills)
     method = request.method
     explainer = make_explainer(method, request.options) if isinstance(method, str) else method
+    check_cost(explainer, view.grid, memory=total_memory() / 2)
     explainer = request.within(view.grid).configure(explainer)
     run = BudgetedRun(view.grid, price=request.price)
     sampler = None

@@ -29,7 +29,8 @@ from becausal.engine.scheduler import Part, Scheduler
 
 T = TypeVar("T")
 
-GRACE = 128  # calls a search may still make after an interrupt, to complete its answer
+GRACE, LEAST_GRACE = 128, 12  # calls a search may still make after an interrupt, to complete its answer
+GRACE_SECONDS = 1.5  # that they should take, where each of them is a batch
 
 Watch = Callable[[int, int], None]  # (index of the search, its calls so far)
 Work = Job[T] | tuple[Problem, Search[T]] | BecausalError  # an error stands for what could not even be prepared
@@ -239,7 +240,8 @@ class Engine:
 
     def _stop_all(self, run: _Progress[T]) -> None:
         """An interrupt: every search is stopped, and none is begun any more. A model that hangs is not called again."""
-        hung_for = self._shield.hung_for
+        hung_for, pace = self._shield.hung_for, self.stats.model_seconds / max(1, self.stats.batches)
+        grace = max(LEAST_GRACE, min(GRACE, int(GRACE_SECONDS / max(pace, 1e-9))))
         run.source = iter(())
         run.scheduler.clear()
         for index, search in list(run.active.items()):
@@ -247,7 +249,7 @@ class Engine:
                 del run.active[index]
                 continue
             if hung_for is None:
-                stop = search.interrupt(GRACE)
+                stop = search.interrupt(grace)
             else:
                 hang = AnswerError(f"the model had not answered for {hung_for:.0f} s when the search was interrupted")
                 stop = search.give_up(hang, "interrupt")

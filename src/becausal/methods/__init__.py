@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from importlib import import_module
-from typing import Any
+from typing import Any, get_type_hints
+
+import numpy as np
 
 from becausal.core.contracts import Needs
 from becausal.core.errors import OptionError
 from becausal.core.problem import Explainer, options_of
+from becausal.core.schema import read_value
 
 __all__ = ["METHODS", "Method", "MethodOption", "list_options", "make_explainer", "options_of", "read_meanings"]
 
@@ -130,7 +133,7 @@ def make_explainer(name: str, options: Mapping[str, Any] | None = None) -> Expla
         if key not in known or (isinstance(value, str) and not _is_offered(known[key])):
             offered = ", ".join(option.name for option in list_options(name))
             raise OptionError(f"the method {name} has no option {key!r}; it has {offered or 'none'}")
-        chosen[key] = _convert(name, known[key], value)
+        chosen[key] = _check_type(name, kind, key, _convert(name, known[key], value))
     explainer: Explainer = kind(**chosen)
     return explainer
 
@@ -178,6 +181,14 @@ def read_meanings(kind: type) -> dict[str, str]:
         elif current:
             meanings[current] += f" {line.strip()}"
     return meanings
+
+
+def _check_type(method: str, kind: type, option: str, value: Any) -> Any:
+    """The same value, and numbers of other libraries as Python's own. Raises OptionError for one of another type."""
+    if is_dataclass(value):
+        return value
+    plain = value.item() if isinstance(value, np.generic) else value
+    return read_value(plain, get_type_hints(kind)[option], f"the option {option} of {method}")
 
 
 def _convert(method: str, option: Field[Any], value: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from becausal.core.text import one_line
 from becausal.interfaces.cli.console import complain, open_console
+from becausal.interfaces.cli.ending import search_has_returned, writing
 
 if TYPE_CHECKING:
     from becausal.api import Status
@@ -143,10 +144,12 @@ class SearchProgress:
             text = f"{self._done}/{self._count} done; {one_line(Path(status.image).name)}: {text}"
             self._bar.update(self._done, self._count, text)
 
-    def paused(self) -> AbstractContextManager[None]:
-        """Hide the bar while the result of an image is printed."""
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Hide the bar while the result of an image is written and printed."""
         self._done += 1
-        return self._bar.paused(is_last=self._done == self._count)
+        with self._bar.paused(is_last=self._done == self._count), writing():
+            yield
 
 
 @contextmanager
@@ -157,6 +160,8 @@ def watch_searches(*, title: str, quiet: bool, count: int = 1) -> Iterator[Searc
 
     with InterruptHandler(message, raises_at_once=is_calling_model) as interrupts, ProgressBar(title, quiet=quiet) as bar:
         yield SearchProgress(bar, interrupts, count)
+    if interrupts.is_stopping:
+        search_has_returned()
 
 
 class BatchProgress:

@@ -4,21 +4,25 @@ import math
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from becausal.core.errors import OptionError
 from becausal.interfaces.cli import options
-from becausal.models import Loading, open_model
+from becausal.interfaces.cli.ending import end_by_itself
+from becausal.models import Loading
 
 if TYPE_CHECKING:
     from becausal.core.contracts import Classifier
     from becausal.interfaces.web.guard import Guard
+    from becausal.interfaces.web.job_processes import ModelSource
     from becausal.interfaces.web.limits import Limits
 
 DEFAULT_PORT = 7860
@@ -27,7 +31,7 @@ WARNING = (
     "becausal: warning: other machines can reach this {}; everyone who has its token can use it, and nothing is "
     "encrypted: outside of a trusted network use an SSH tunnel or an HTTPS proxy"
 )
-CLOSING_SECONDS = 10  # to send the results after the grace period of the API
+END_SECONDS = 4.7  # after Ctrl-C or SIGTERM, at which a server ends whatever it is doing
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,14 @@ TokenVariable = Annotated[
 TokenFile = Annotated[
     Path | None,
     typer.Option("--token-file", metavar="FILE", help="Require the token in this file, e.g. a mounted secret."),
+]
+BehindProxy = Annotated[
+    bool,
+    typer.Option(
+        "--behind-proxy",
+        help="All clients come through a proxy: take their addresses, for the limits per client, from the last entry of "
+        "its header X-Forwarded-For.",
+    ),
 ]
 
 
@@ -80,6 +92,7 @@ def serve(
     max_upload: Annotated[int, typer.Option(metavar="MB", help="Maximum size of an uploaded image file.")] = 10,
     max_calls: Annotated[int, typer.Option(metavar="N", help="Maximum number of model calls per search.")] = 5000,
     searches: Annotated[int, typer.Option(metavar="N", help="Maximum number of concurrent searches; others wait.")] = 2,
+    behind_proxy: BehindProxy = False,
     loading: options.LoadingOptions,
 ) -> None:
     """Serve a web page to explain images interactively, or an HTTP API.
@@ -105,9 +118,11 @@ def serve(
     if not 0 <= port <= 65535:
         raise OptionError(f"--port must be 0 to 65535, not {port}")
     limits = Limits(upload_bytes=max_upload * 1_000_000, max_calls=max_calls, workers=searches)
+    if behind_proxy:
+        limits = replace(limits, behind_proxy=True, client_connections=limits.connections)
     token = find_token(os.environ, token_env, token_file)
     run = run_api if api else run_page
-    run(lambda: load_models(model or [], loading), limits, host, port, token)
+    run(list_sources(model or [], loading), limits, host, port, token)
 
 
 def find_token(environment: Mapping[str, str], variable: str | None, file: Path | None) -> GivenToken | None:
@@ -124,10 +139,8 @@ def find_token(environment: Mapping[str, str], variable: str | None, file: Path 
     return GivenToken(read_token(environment, name), name)
 
 
-def run_page(
-    load: "Callable[[], dict[str, Classifier]]", limits: "Limits", host: str, port: int, token: GivenToken | None
-) -> None:
-    """Serve the page until Ctrl-C is pressed. load: loads the models, once the port is known to be free."""
+def run_page(sources: "Mapping[str, ModelSource]", limits: "Limits", host: str, port: int, token: GivenToken | None) -> None:
+    """Serve the page until Ctrl-C is pressed. sources: of the models, which are loaded once the port is known to be free."""
     from becausal.interfaces.web.access import make_token
     from becausal.interfaces.web.listening import is_loopback, listen
     from becausal.interfaces.web.server import make_app
@@ -135,16 +148,14 @@ def run_page(
     with listen(host, port) as bound:
         is_local = is_loopback(bound)
         value = token.value if token is not None else (None if is_local else make_token())
-        app = make_app(load(), limits, hosts=list_hosts(host, is_local), token=value)
+        app = make_app(load_models(sources), limits, sources=sources, hosts=list_hosts(host, is_local), token=value)
         address = format_address(host, bound.getsockname()[1], value, token.source if token is not None else None)
         if not is_local:
             typer.echo(WARNING.format("page"), err=True)
         run_server(app, bound, f"open {address}")
 
 
-def run_api(
-    load: "Callable[[], dict[str, Classifier]]", limits: "Limits", host: str, port: int, token: GivenToken | None
-) -> None:
+def run_api(sources: "Mapping[str, ModelSource]", limits: "Limits", host: str, port: int, token: GivenToken | None) -> None:
     """Serve the API until Ctrl-C is pressed; raises OptionError if other machines could reach it without a token."""
     from becausal.interfaces.http.app import make_api
     from becausal.interfaces.web.listening import is_loopback, listen
@@ -157,13 +168,13 @@ def run_api(
                 "or --token-file"
             )
         value = token.value if token is not None else None
-        app = make_api(load(), limits, hosts=list_hosts(host, is_local), token=value)
+        app = make_api(load_models(sources), limits, sources=sources, hosts=list_hosts(host, is_local), token=value)
         if not is_local:
             typer.echo(WARNING.format("API"), err=True)
         address = join_address(host, bound.getsockname()[1])
         needed = f" with the token in {token.source}" if token is not None else ""
-        seconds = math.ceil(limits.grace_seconds) + CLOSING_SECONDS
-        run_server(app, bound, f"the API is at {address}{needed}, described at {address}/docs", shutdown_seconds=seconds)
+        announcement = f"the API is at {address}{needed}, described at {address}/docs"
+        run_server(app, bound, announcement, shutdown_seconds=math.ceil(END_SECONDS))
 
 
 def run_server(app: "Guard", bound: socket.socket, announcement: str, *, shutdown_seconds: int = 1) -> None:
@@ -172,8 +183,19 @@ def run_server(app: "Guard", bound: socket.socket, announcement: str, *, shutdow
 
     bound.listen()  # connections made before the server is ready wait
     typer.echo(f"becausal: {announcement}; press Ctrl-C to stop")
+    end_by_itself()
+    server = make_server(app, shutdown_seconds=shutdown_seconds)
+    close = server.handle_exit
+
+    def close_in_time(number: int, frame: FrameType | None) -> None:
+        timer = threading.Timer(END_SECONDS, os._exit, (0,))
+        timer.daemon = True
+        timer.start()
+        close(number, frame)
+
+    server.handle_exit = close_in_time
     with suppress(KeyboardInterrupt), _ending_like_ctrl_c():
-        make_server(app, shutdown_seconds=shutdown_seconds).run(sockets=[bound])
+        server.run(sockets=[bound])
 
 
 @contextmanager
@@ -212,26 +234,33 @@ def _check_minimum(flag: str, value: int, minimum: int) -> None:
         raise OptionError(f"{flag} must be at least {minimum}, not {value}")
 
 
-def load_models(specs: list[str], loading: Loading) -> "dict[str, Classifier]":
-    """Load the models, by the name clients use, in the given order; the bundled model is last unless it was given.
+def list_sources(specs: list[str], loading: Loading) -> "dict[str, ModelSource]":
+    """The models by the name clients use, in the given order; the bundled model is last unless it was given.
 
     loading: options of the given models; of these, the bundled one gets threads and batch size only.
     """
+    from becausal.interfaces.web.job_processes import ModelSource
+
+    sources: dict[str, ModelSource] = {}
+    plain = Loading(threads=loading.threads, batch_size=loading.batch_size)
+    for spec in dict.fromkeys([*specs, "bundled"]):
+        is_bundled = spec == "bundled"
+        sources[spec if is_bundled else name_model(spec, sources)] = ModelSource(spec, plain if is_bundled else loading)
+    return sources
+
+
+def load_models(sources: "Mapping[str, ModelSource]") -> "dict[str, Classifier]":
+    """Load the models, by the name clients use. Raises BecausalError for one that cannot be served."""
     from becausal.interfaces.web.tasks import check_colour_model
 
     models: dict[str, Classifier] = {}
-    plain = Loading(threads=loading.threads, batch_size=loading.batch_size)
-    for spec in dict.fromkeys([*specs, "bundled"]):
-        if spec == "bundled":
-            models[spec] = open_model(spec, plain)
-            continue
-        classifier = open_model(spec, loading)
-        check_colour_model(classifier, spec)
-        models[name_model(spec, models)] = classifier
+    for name, source in sources.items():
+        models[name] = source.open()
+        check_colour_model(models[name], source.spec)
     return models
 
 
-def name_model(spec: str, taken: "dict[str, Classifier]") -> str:
+def name_model(spec: str, taken: "Mapping[str, object]") -> str:
     """A unique name for a model: its spec without folders, which clients should not see."""
     kind, colon, target = spec.partition(":")
     last = spec.rpartition("/")[2] if not colon else f"{kind}:{target.rpartition('/')[2]}"

@@ -19,6 +19,7 @@ from becausal.interfaces.http.rules import (
 )
 from becausal.interfaces.http.service import ApiService
 from becausal.interfaces.web.guard import Guard, RequestRejected
+from becausal.interfaces.web.job_processes import ModelSource
 from becausal.interfaces.web.limits import Limits
 from becausal.interfaces.web.listening import LOOPBACK
 
@@ -31,20 +32,22 @@ def make_api(
     models: Mapping[str, Classifier],
     limits: Limits,
     *,
+    sources: Mapping[str, ModelSource] | None = None,
     hosts: frozenset[str] | None = LOOPBACK,
     token: str | None = None,
 ) -> Guard:
     """The API as an ASGI app; raises MissingExtraError if a library it needs is not installed.
 
-    models: by the name clients use, the default one first. hosts: accepted host names; None for any. token: what clients
-    must send, if any.
+    models: by the name clients use, the default one first. sources: how each of them is loaded, by the same names; searches
+    then run in processes, which can be ended at any time, and otherwise in threads. hosts: accepted host names; None for
+    any. token: what clients must send, if any.
     """
     for library in ("fastapi", "uvicorn", "python_multipart"):
         if find_spec(library) is None:
             raise MissingExtraError(library, "api", "the HTTP API")
     from fastapi import FastAPI
 
-    service = ApiService(models, limits)
+    service = ApiService(models, limits, sources)
     handlers = {
         RequestRejected: _answer_error,
         BecausalError: _answer_error,

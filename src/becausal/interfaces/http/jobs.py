@@ -17,6 +17,7 @@ from becausal.interfaces.web.job_queue import BackgroundJob, JobQueue, QueueFull
 from becausal.interfaces.web.limits import Limits
 
 POLL_SECONDS = 0.05
+LAST_SECONDS = 2.7  # to return the best result so far when the server shuts down
 
 ApiJob = BackgroundJob[Answer]
 
@@ -46,14 +47,14 @@ class ApiJobs:
         with self._lock:
             return len(self._kept), sum(_size(kept.job) for kept in self._kept.values())
 
-    def submit(self, work: ExplainWork) -> ApiJob:
+    def submit(self, work: ExplainWork, on_end: Callable[[ApiJob], None] | None = None) -> ApiJob:
         """Append a job to the queue. Raises QueueFull, also where the images of all jobs are too large."""
         with self._lock:
             self._forget_uploads()
             size = len(work.upload.data)
             if self._uploads and size + sum(held for _, held in self._uploads) > self._limits.receiving_bytes:
                 raise QueueFull("the queue is full (its images are too large together): try again in a minute")
-            job = self._queue.submit(work)
+            job = self._queue.submit(work, on_end)
             self._uploads.append((job, size))
         return job
 
@@ -112,18 +113,18 @@ class ApiJobs:
     ) -> bool:
         """Wait until a job has ended; False after so many seconds.
 
-        The job of a client that has gone is stopped. When the server shuts down, a job has `grace_seconds` to finish;
-        then it is stopped, and its best result so far is waited for.
+        The job of a client that has gone is stopped. When the server shuts down, a job has `closing_seconds` to finish;
+        then it is stopped, and its best result so far is waited for, for a moment.
         """
         ends, closes = self._clock() + seconds, float("inf")
         while not job.ended.is_set():
             now = self._clock()
             if connections.is_closing:
                 if closes == float("inf"):
-                    closes = now + self._limits.grace_seconds
+                    closes = now + self._limits.closing_seconds
                     self.stop_kept()
                 if now >= closes:
-                    job.stop()
+                    job.stop(LAST_SECONDS)
             elif await is_gone():
                 job.stop()
             elif now >= ends:

@@ -6,6 +6,7 @@ import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from becausal.core.contracts import Classifier
@@ -16,9 +17,10 @@ from becausal.interfaces.http.metrics import MEDIA_TYPE, Metrics
 from becausal.interfaces.http.responses import respond, respond_failure
 from becausal.interfaces.http.rules import EXPLAIN_VERB, JOBS_PATH, name_route
 from becausal.interfaces.http.schema import make_openapi, render_docs
-from becausal.interfaces.http.work import Answer, ExplainWork
+from becausal.interfaces.http.work import Answer, ExplainWork, kind_of
 from becausal.interfaces.web.connections import Connections, group_address
 from becausal.interfaces.web.guard import RELEASE, RequestRejected, Scope
+from becausal.interfaces.web.job_processes import JobProcesses, ModelSource
 from becausal.interfaces.web.job_queue import JobQueue
 from becausal.interfaces.web.limits import Limits
 from becausal.interfaces.web.listening import return_memory
@@ -34,11 +36,13 @@ CLEAN_UP_SECONDS = 20.0
 class ApiService:
     """The models, the jobs and the counts of one server; every public coroutine answers one route."""
 
-    def __init__(self, models: Mapping[str, Classifier], limits: Limits) -> None:
+    def __init__(
+        self, models: Mapping[str, Classifier], limits: Limits, sources: Mapping[str, ModelSource] | None = None
+    ) -> None:
         self.limits = replace(limits, unwatched_seconds=math.inf)  # clients may come back for a result later
         self.connections = Connections(self.limits)
         self._models = models
-        self._queue = JobQueue(self.limits)
+        self._queue = JobQueue(self.limits, JobProcesses(models, sources) if sources is not None else None)
         self._jobs = ApiJobs(self._queue, self.limits)
         self._checks = UploadChecks(self.limits)
         self._metrics = Metrics()
@@ -49,6 +53,7 @@ class ApiService:
     async def run(self, _: Any) -> AsyncIterator[None]:
         """Clean up from time to time while the server runs, and stop all jobs at its end."""
         cleaning = asyncio.create_task(self._clean_up())
+        self._queue.start()
         yield
         cleaning.cancel()
         self._checks.close()
@@ -148,14 +153,19 @@ class ApiService:
         jobs: list[ApiJob] = []
         try:
             for upload in order.uploads:
-                work = ExplainWork(
-                    upload, name, classifier, order.request, order.include, limits=self.limits, metrics=self._metrics
-                )
-                jobs.append(self._jobs.submit(work))
+                work = ExplainWork(upload, classifier, order.request, order.include, self.limits)
+                jobs.append(self._jobs.submit(work, partial(self._count_job, name)))
         except BaseException:
             _stop_all(jobs)
             raise
         return jobs
+
+    def _count_job(self, model: str, job: ApiJob) -> None:
+        """Count a job that has run."""
+        if (answer := job.result) is not None:
+            self._metrics.count_explanation(model, answer.stopped_by, answer.calls, job.seconds)
+        else:
+            self._metrics.count_error(model, kind_of(job.failure), job.progress.calls)
 
     def _find_model(self, name: str) -> Classifier:
         if name not in self._models:

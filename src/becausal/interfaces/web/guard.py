@@ -5,9 +5,11 @@ What a server accepts is said by its `Rules`: of the page in `page_rules`, of th
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from functools import partial
+from ipaddress import ip_address
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -21,6 +23,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Header = tuple[bytes, bytes]
 
+HOST = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([^:\[\]]+))(?::\d*)?", re.ASCII)  # an address in brackets or a name, a port
 RELEASE = "becausal.release_upload"  # key of the scope: a function for the app to call when it has checked an upload
 
 BROWSER_HEADERS: tuple[Header, ...] = (
@@ -109,8 +112,10 @@ class Guard:
             return
         client: Client = scope.get("client") or ("", 0)
         self.connections.begin(client)
+        if self._limits.behind_proxy:
+            scope["client"] = forwarded_client(scope) or client
         try:
-            await self._answer(scope, receive, self._wrap_send(scope, send))
+            await self._answer(scope, receive, self._wrap_send(scope, client, send))
         finally:
             self.connections.end(client)
 
@@ -154,9 +159,8 @@ class Guard:
             if upload is not None:
                 self._uploads.remove(upload)
 
-    def _wrap_send(self, scope: Scope, send: Send) -> Send:
+    def _wrap_send(self, scope: Scope, client: Client, send: Send) -> Send:
         """Add the headers to every response, and close the connection if the client does not read it."""
-        client: Client = scope.get("client") or ("", 0)
 
         async def wrapped(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -196,15 +200,33 @@ class Guard:
 
 
 def strip_port(host: str) -> str:
-    """The name in a Host header, e.g. example.org:80 or [::1]:80."""
-    return host.partition("]")[0].lstrip("[").lower() if host.startswith("[") else host.partition(":")[0].lower()
+    """The name in a Host header, e.g. example.org:80 or [::1]:80; empty for what is neither."""
+    found = HOST.fullmatch(host)
+    return (found[1] or found[2]).lower() if found is not None else ""
+
+
+def forwarded_client(scope: Scope) -> Client | None:
+    """The client of a request as the proxy in front of the server says; None where it does not say an address.
+
+    The last address of X-Forwarded-For is the one that the proxy has seen; before it a client can write what it likes.
+    """
+    lines = [value for key, value in scope["headers"] if key == b"x-forwarded-for"]
+    last = lines[-1].decode("latin-1").rpartition(",")[2].strip() if lines else ""
+    try:
+        return str(ip_address(last)), 0
+    except ValueError:
+        return None
 
 
 def check_origin(scope: Scope) -> None:
     """Reject a request that a page of another site has made."""
     headers = dict(scope["headers"])
     origin, host = headers.get(b"origin"), headers.get(b"host", b"").decode("latin-1")
-    if origin is not None and urlsplit(origin.decode("latin-1")).netloc != host:
+    try:
+        is_ours = origin is None or urlsplit(origin.decode("latin-1")).netloc == host
+    except ValueError:  # e.g. http://[
+        is_ours = False
+    if not is_ours:
         raise RequestRejected(403, "requests from other sites are not allowed")
 
 

@@ -70,6 +70,9 @@ def decode_image(upload: Upload, limits: Limits) -> InputImage:
         warnings.simplefilter("ignore")
         try:
             opened = Image.open(BytesIO(upload.data), formats=FORMATS)
+        except Image.DecompressionBombError:
+            limit = f"the limit is {limits.pixels / 1e6:.0f} million"
+            raise ImageError(f"{upload.name} has far too many pixels (a decompression bomb); {limit}") from None
         except Exception:  # Pillow's decoders raise many types of errors on damaged files
             raise ImageError(f"{upload.name} is not an image: expected a JPEG, PNG, WebP, GIF, BMP or TIFF file") from None
         pixels = opened.width * opened.height

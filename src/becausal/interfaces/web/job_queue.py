@@ -1,7 +1,8 @@
 """A queue of background jobs: a few run at once, clients poll their progress and can stop them.
 
 This module knows nothing about pages or explanations. A job calls its function with a progress callback, as
-`becausal.explain` takes one; the latest progress can be read from any thread.
+`becausal.explain` takes one; the latest progress can be read from any thread. It runs in a process (`job_processes`), where
+it can be ended, or in a thread of the server, where it ends when its function returns.
 """
 
 import threading
@@ -15,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from becausal.api import Status
-from becausal.core.errors import BecausalError, InputError
-from becausal.core.text import one_line
+from becausal.core.errors import InputError
+from becausal.interfaces.web.job_processes import STOPPED, JobProcesses, describe_failure
 from becausal.interfaces.web.limits import Limits
 
 T = TypeVar("T")
@@ -24,8 +25,6 @@ T = TypeVar("T")
 ProgressCallback = Callable[[Status], None]
 JobFunction = Callable[[ProgressCallback], T]
 JobState = Literal["waiting", "running", "done", "failed"]
-
-STOPPED = "stopped before a result was found"
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,13 @@ class QueueFull(InputError):
 class BackgroundJob(Generic[T]):
     """One search of one client."""
 
-    def __init__(self, function: JobFunction[T], limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        function: JobFunction[T],
+        limits: Limits,
+        clock: Callable[[], float] = time.monotonic,
+        on_end: "Callable[[BackgroundJob[T]], None] | None" = None,
+    ) -> None:
         self.state: JobState = "waiting"
         self.progress = JobProgress()
         self.result: T | None = None
@@ -61,8 +66,11 @@ class BackgroundJob(Generic[T]):
         self._function: JobFunction[T] | None = function
         self._limits = limits
         self._clock = clock
+        self._on_end = on_end
         self._was_interrupted = False
         self._started = 0.0
+        self._grace = limits.grace_seconds
+        self._stopped: float | None = None  # when it was first seen to have to stop
         self._earlier_calls = 0  # of the methods that have finished
         self._polled = clock()
         self._lock = threading.Lock()
@@ -72,15 +80,27 @@ class BackgroundJob(Generic[T]):
         self._polled = self._clock()
         return self.progress
 
-    def stop(self) -> None:
-        """Ask for the best result so far; a job that has not started ends at once without one."""
+    @property
+    def seconds(self) -> float:
+        """How long it has been running."""
+        return self._clock() - self._started
+
+    def stop(self, grace: float | None = None) -> None:
+        """Ask for the best result so far; a job that has not started ends at once without one.
+
+        grace: seconds for that, if less than usual; a job in a process is then ended.
+        """
+        self._grace = self._grace if grace is None else min(grace, self._grace)
         self.is_stopping = True
         with self._lock:
             if self.state == "waiting":
                 self.cancel()
 
-    def run(self) -> None:
-        """Run the job in this thread and keep its result or error; what only the search needs is dropped at the end."""
+    def run(self, processes: JobProcesses | None = None) -> None:
+        """Run the job and keep its result or error; what only the search needs is dropped at the end.
+
+        processes: where it runs; None for this thread.
+        """
         with self._lock:
             if self.state != "waiting":
                 return
@@ -88,20 +108,17 @@ class BackgroundJob(Generic[T]):
         function, self._function = self._function, None
         self._started = self._clock()
         try:
-            if self._must_stop() or function is None:
+            if self.find_reason_to_stop() is not None or function is None:
                 raise KeyboardInterrupt
-            self.result = function(self._update)
+            self.result = function(self._update) if processes is None else processes.run(function, self)
             self.state = "done"
-        except KeyboardInterrupt:
-            self._fail(STOPPED)
-        except BecausalError as error:
-            self._fail(one_line(error), error)
-        except MemoryError as error:
-            self._fail("not enough memory", error)
-        except Exception as error:  # an error in a library must not end the server
-            self._fail(f"unexpected {type(error).__name__}: {one_line(error, 200)}", error)
+        except (Exception, KeyboardInterrupt) as error:  # an error in a library must not end the server
+            failed = describe_failure(error)
+            self._fail(failed.message, failed.failure)
         finally:
             self.progress = JobProgress(self.progress.updates, self.progress.calls)
+            if self._on_end is not None:
+                self._on_end(self)
             self.ended.set()
 
     def take_result(self) -> T:
@@ -116,20 +133,36 @@ class BackgroundJob(Generic[T]):
         self._fail(STOPPED)
         self.ended.set()
 
-    def _fail(self, message: str, failure: Exception | None = None) -> None:
+    def _fail(self, message: str, failure: type[Exception] | None = None) -> None:
         self.error = message
-        self.failure = type(failure) if failure is not None else None
+        self.failure = failure
         self.state = "failed"
 
-    def _must_stop(self) -> bool:
-        now, limits = self._clock(), self._limits
-        return self.is_stopping or now - self._polled > limits.unwatched_seconds or now - self._started > limits.seconds
+    def find_reason_to_stop(self) -> str | None:
+        """Why the job must stop, as a note for its result, empty where a client wants it; None if it may go on."""
+        now, limits, found = self._clock(), self._limits, None
+        if self.is_stopping or now - self._polled > limits.unwatched_seconds:
+            found = ""
+        elif now - self._started > limits.seconds:
+            found = f"stopped at this server's limit of {limits.seconds:g} seconds"
+        if found is not None:
+            self.is_stopping = True
+            self._stopped = self._stopped or now
+        return found
+
+    def is_overdue(self) -> bool:
+        """Whether the job has not ended in the seconds it has for that, once it must stop."""
+        return self._stopped is not None and self._clock() - self._stopped > self._grace
 
     def _update(self, status: Status) -> None:
         """Record the progress, or raise KeyboardInterrupt once, upon which a search returns its best result so far."""
-        if self._must_stop() and not self._was_interrupted:
-            self._was_interrupted = self.is_stopping = True
-            raise KeyboardInterrupt
+        if not self._was_interrupted and (note := self.find_reason_to_stop()) is not None:
+            self._was_interrupted = True
+            raise KeyboardInterrupt(note)
+        self.record(status)
+
+    def record(self, status: Status) -> None:
+        """Take note of the progress."""
         before = self.progress
         if before.status is not None and status.calls < before.status.calls:  # the next method of a comparison
             self._earlier_calls += before.status.calls
@@ -143,10 +176,11 @@ class BackgroundJob(Generic[T]):
 
 
 class JobQueue:
-    """Runs jobs in the order of submission, `limits.workers` at once."""
+    """Runs jobs in the order of submission, `limits.workers` at once, in processes, or else in threads of the server."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, processes: JobProcesses | None = None) -> None:
         self.limits = limits
+        self._processes = processes
         self._pool = ThreadPoolExecutor(limits.workers, thread_name_prefix="becausal-search")
         self._lock = threading.Lock()
         self._waiting: list[BackgroundJob[object]] = []
@@ -159,9 +193,14 @@ class JobQueue:
             self._count_ahead()
             return len(self._waiting), len(self._running)
 
-    def submit(self, function: JobFunction[T]) -> BackgroundJob[T]:
-        """Append a job; raises QueueFull if the queue is full."""
-        job: BackgroundJob[T] = BackgroundJob(function, self.limits)
+    def start(self) -> None:
+        """Start the processes, so that they are ready for the first jobs."""
+        if self._processes is not None:
+            self._processes.start(self.limits.workers)
+
+    def submit(self, function: JobFunction[T], on_end: Callable[[BackgroundJob[T]], None] | None = None) -> BackgroundJob[T]:
+        """Append a job; raises QueueFull if the queue is full. on_end: called when the job has run."""
+        job: BackgroundJob[T] = BackgroundJob(function, self.limits, on_end=on_end)
         with self._lock:
             self._count_ahead()
             if len(self._waiting) >= self.limits.waiting:
@@ -172,13 +211,15 @@ class JobQueue:
         return job
 
     def close(self) -> None:
-        """Stop all jobs and wait until they have ended."""
+        """End all jobs: at once in processes; in threads, when their functions return."""
         with self._lock:
             for job in self._waiting:
                 job.cancel()
             self._waiting.clear()
             for job in self._running:
                 job.stop()
+        if self._processes is not None:
+            self._processes.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _run_next(self) -> None:
@@ -189,7 +230,7 @@ class JobQueue:
             self._running.append(job)
             self._count_ahead()
         try:
-            job.run()
+            job.run(self._processes)
         finally:
             with self._lock:
                 self._running.remove(job)

@@ -30,7 +30,11 @@ class Limits:
         held_bytes: Size of what is kept for all of them: image files, results, images shown on the page.
         idle_seconds: Time after which one of them is dropped if it is not used.
         closed_seconds: The same for a session whose tab was closed.
-        grace_seconds: Time that searches have to finish when the API is shut down; then the best result so far is sent.
+        grace_seconds: Time that a search has to return its best result so far once it is stopped; then it is ended.
+        method_bytes: Memory that the options of a method may make it take.
+        method_numbers: Numbers that they may make it compute.
+        behind_proxy: Whether all connections come from a proxy, which says in X-Forwarded-For who its clients are.
+        closing_seconds: Time that searches have to finish when the API is shut down; then they are stopped.
     """
 
     upload_bytes: int = 10_000_000
@@ -56,3 +60,7 @@ class Limits:
     idle_seconds: float = 1_800.0
     closed_seconds: float = 120.0
     grace_seconds: float = 5.0
+    closing_seconds: float = 1.0
+    method_bytes: int = 500_000_000
+    method_numbers: float = 1e10
+    behind_proxy: bool = False

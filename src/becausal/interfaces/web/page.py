@@ -327,12 +327,12 @@ def _render_comparison(session: Session, result: StoredResult) -> str:
 
 
 def _render_progress(job: BackgroundJob[Any], task: ExplainTask) -> str:
-    progress, view = job.progress, task.view
+    progress = job.progress
     if job.state == "waiting":
         return render("waiting", ahead=job.ahead)
     snapshot, stage = None, "search"
-    if progress.status is not None and view is not None and progress.depth is not None:
-        snapshot = panels.SearchSnapshot(view, progress.status.visible, progress.depth)
+    if progress.status is not None and progress.depth is not None:
+        snapshot = panels.SearchSnapshot(task.view, progress.status.visible, progress.depth)
         stage = progress.status.stage
     return panels.render_running(
         snapshot,

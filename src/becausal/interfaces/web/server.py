@@ -19,6 +19,7 @@ from becausal.core.errors import BecausalError, InputError, MissingExtraError
 from becausal.interfaces.web.connections import group_address
 from becausal.interfaces.web.guard import Guard
 from becausal.interfaces.web.images import Upload, clean_name, make_examples
+from becausal.interfaces.web.job_processes import JobProcesses, ModelSource
 from becausal.interfaces.web.job_queue import JobQueue
 from becausal.interfaces.web.limits import Limits
 from becausal.interfaces.web.listening import LOOPBACK, return_memory
@@ -39,12 +40,15 @@ def make_app(
     models: Mapping[str, Classifier],
     limits: Limits,
     *,
+    sources: Mapping[str, ModelSource] | None = None,
     hosts: frozenset[str] | None = LOOPBACK,
     token: str | None = None,
 ) -> Guard:
     """The server as an ASGI app; raises MissingExtraError if gradio is not installed.
 
-    models: by the name that is shown. hosts: accepted host names; None for any. token: what clients must know, if any.
+    models: by the name that is shown. sources: how each of them is loaded, by the same names; searches then run in
+    processes, which can be ended at any time, and otherwise in threads. hosts: accepted host names; None for any. token:
+    what clients must know, if any.
     """
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before gradio is imported
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
@@ -56,11 +60,13 @@ def make_app(
     from becausal.interfaces.web.layout import build_blocks
     from becausal.interfaces.web.page import Page
 
-    sessions, queue, streams, checks = Sessions(limits), JobQueue(limits), Streams(), UploadChecks(limits)
+    queue = JobQueue(limits, JobProcesses(models, sources) if sources is not None else None)
+    sessions, streams, checks = Sessions(limits), Streams(), UploadChecks(limits)
 
     @asynccontextmanager
     async def lifespan(_: Any) -> AsyncIterator[None]:
         cleaning = asyncio.create_task(_clean_up(sessions))
+        queue.start()
         yield
         cleaning.cancel()
         checks.close()

@@ -41,7 +41,7 @@ class Packed(Generic[T]):
         return len(self._data)
 
     def unpack(self) -> T:
-        """The value; it never left this process, so unpickling it is safe."""
+        """The value; it never left the processes of this server, so unpickling it is safe."""
         content: T = pickle.loads(zlib.decompress(self._data))
         return content
 

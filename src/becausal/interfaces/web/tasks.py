@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from importlib.util import find_spec
 from typing import Any
 
@@ -13,12 +13,14 @@ from becausal.core.checks import ANY
 from becausal.core.contracts import Classifier, Pixels
 from becausal.core.errors import AnswerError, NetworkError, OptionError
 from becausal.core.request import FILLS
+from becausal.images.loading import InputImage
 from becausal.interfaces.web.images import Upload, check_image_size, decode_image, to_pillow
 from becausal.interfaces.web.job_queue import ProgressCallback
 from becausal.interfaces.web.limits import Limits
 from becausal.interfaces.web.predictions import RankingSteps, TopLabels, predict_ranking, view_pixels
 from becausal.interfaces.web.sessions import StoredResult
-from becausal.methods import METHODS
+from becausal.methods import METHODS, make_explainer
+from becausal.methods.costs import check_cost
 
 #: Share of the confidence that the explanation must keep, by its name on the page; 0.9 with the two levels inside it, and
 #: "any" with a level around them that holds on random backgrounds.
@@ -123,6 +125,19 @@ def check_colour_model(classifier: Classifier, spec: str) -> None:
         raise OptionError(f"{spec} does not take colour images; becausal serve needs a model that does")
 
 
+def check_method_cost(request: Request, image: InputImage, classifier: Classifier, limits: Limits) -> None:
+    """Raise OptionError for options of a method that cost more than the server allows; in all they share the limits."""
+    if isinstance(request.method, str) and request.options:
+        geometry = classifier.info.geometry
+        check_cost(
+            make_explainer(request.method, request.options),
+            image.grid if geometry is None else geometry.grid,
+            memory=limits.method_bytes,
+            numbers=limits.method_numbers,
+            gradients=limits.max_calls,
+        )
+
+
 @dataclass(frozen=True)
 class ExplainResult:
     """An explanation, and the predictions along its ranking; None where the model failed."""
@@ -145,19 +160,22 @@ class ExplainResult:
 
 @dataclass
 class ExplainTask:
-    """Explain an uploaded image; `view` is set once the search has started."""
+    """Explain an uploaded image."""
 
     upload: Upload
     classifier: Classifier
     request: Request
     limits: Limits
-    view: Pixels | None = None
+
+    @cached_property
+    def view(self) -> Pixels:
+        """The image as the classifier sees it, to show the progress on it."""
+        return view_pixels(decode_image(self.upload, self.limits), self.classifier)
 
     def __call__(self, progress: ProgressCallback) -> ExplainResult:
         """Decode, search, and evaluate the ranking that was found."""
         image = decode_image(self.upload, self.limits)
         check_image_size(image, self.classifier, self.limits)
-        self.view = view_pixels(image, self.classifier)
         explanation = next(explain_many([image], self.classifier, request=self.request, progress=progress))
         if not isinstance(explanation, Explanation):
             raise explanation.error
