@@ -17,12 +17,12 @@ from becausal.models.preprocess import PRESETS
 from becausal.scenes import make_scene
 
 torch = pytest.importorskip("torch")
+from becausal.models.torch_runtime import MIN_PARAMETERS, ModuleRuntime, count_parameters, make_mutants  # noqa: E402
 from torch import nn  # noqa: E402
 
 from becausal.models import torch_runtime  # noqa: E402
 from becausal.models.torch_compose import HostComposer  # noqa: E402
 from becausal.models.torch_export import export_module, largest_difference, read_state, reads_values  # noqa: E402
-from becausal.models.torch_runtime import MIN_PARAMETERS, ModuleRuntime, count_parameters, make_mutants  # noqa: E402
 
 is_slower = ModuleRuntime._is_slower
 

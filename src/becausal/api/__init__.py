@@ -11,7 +11,7 @@ import numpy as np
 
 from becausal.api.boxes import DetectedBox, detect, explain_boxes
 from becausal.api.explanation import Explanation
-from becausal.api.jobs import explain_here, versions, view_of
+from becausal.api.jobs import explain_here, view_of
 from becausal.api.verifying import verify
 from becausal.core.errors import ModelError, OptionError
 from becausal.core.explanation import ExplanationRecord
@@ -40,7 +40,6 @@ __all__ = [
     "find_failure",
     "map_explanations",
     "verify",
-    "versions",
 ]
 
 R = TypeVar("R")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from becausal.core.checks import removals
-from becausal.core.contracts import Answers, Visible
+from becausal.core.contracts import Answers, Search, Stop, Visible, with_hints
 from becausal.core.errors import UnstableModelError
 from becausal.core.pipeline import SearchResult
 from becausal.core.problem import Problem
@@ -43,7 +43,36 @@ class BatchEffect:
     calls: int
 
 
-def in_company(result: SearchResult, count: int) -> Visible:
+@dataclass(frozen=True, eq=False)
+class Change:
+    """A set, (*grid,), whose second evaluation gave another confidence, or for NaN another label."""
+
+    visible: Visible
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, eq=False)
+class Company:
+    """Sets, (n, *grid), that were evaluated once more in one batch: the answers before, and these."""
+
+    visible: Visible
+    before: Answers
+    after: Answers
+
+    def find_change(self, tolerance: float) -> Change | None:
+        """The set whose answer has changed most, if by more than the tolerance."""
+        if not len(self.visible):
+            return None
+        gap = np.abs(self.after.confidence - self.before.confidence)
+        gap = np.where(np.isnan(gap), (self.after.holds != self.before.holds) * 1.0, gap)
+        worst = int(np.argmax(gap))
+        if not gap[worst] > tolerance:
+            return None
+        return Change(self.visible[worst], float(self.before.confidence[worst]), float(self.after.confidence[worst]))
+
+
+def _in_company(result: SearchResult, count: int) -> Visible:
     """Sets to evaluate together with an explanation, and the explanation among them, (count, *grid).
 
     All were asked in the search: the whole view, the explanation, its complement, and the removals of its cells.
@@ -57,8 +86,21 @@ def in_company(result: SearchResult, count: int) -> Visible:
     return np.stack([known[-1 - i % len(known)] for i in range(count)])
 
 
+def ask_company(result: SearchResult, count: int) -> Search[Company]:
+    """The explanation and other sets of the search, `count` together, evaluated once more in one batch."""
+    if not count:
+        return Company(result.visible[None][:0], Answers.none(), Answers.none())
+    rows = _in_company(result, count)
+    try:
+        before = yield with_hints(rows, exact=True)  # known, as a rule, so that it costs nothing
+    except Stop as stop:
+        before = stop.answers
+    rows = rows[: len(before)]
+    return Company(rows, before, (yield with_hints(rows, uncached=True, exact=True)) if len(rows) else before)
+
+
 def confirm(
-    engine: Engine, problem: Problem, result: SearchResult, first: float, alone: Answers, company: "Company"
+    engine: Engine, problem: Problem, result: SearchResult, first: float, alone: Answers, company: Company
 ) -> Confirmed:
     """Compare a result with its last evaluations.
 
@@ -108,35 +150,6 @@ def confirm(
     note = _describe(size, is_lost=is_lost)
     calls = effect.calls + 2 * len(problem.backgrounds)
     return Confirmed(replace(result, levels=levels, notes=(*result.notes, note)), is_lost, calls)
-
-
-@dataclass(frozen=True, eq=False)
-class Change:
-    """A set, (*grid,), whose second evaluation gave another confidence, or for NaN another label."""
-
-    visible: Visible
-    before: float
-    after: float
-
-
-@dataclass(frozen=True, eq=False)
-class Company:
-    """Sets, (n, *grid), that were evaluated once more in one batch: the answers before, and these."""
-
-    visible: Visible
-    before: Answers
-    after: Answers
-
-    def find_change(self, tolerance: float) -> Change | None:
-        """The set whose answer has changed most, if by more than the tolerance."""
-        if not len(self.visible):
-            return None
-        gap = np.abs(self.after.confidence - self.before.confidence)
-        gap = np.where(np.isnan(gap), (self.after.holds != self.before.holds) * 1.0, gap)
-        worst = int(np.argmax(gap))
-        if not gap[worst] > tolerance:
-            return None
-        return Change(self.visible[worst], float(self.before.confidence[worst]), float(self.after.confidence[worst]))
 
 
 def _find_change(problem: Problem, result: SearchResult, first: float, alone: Answers, tolerance: float) -> Change | None:

@@ -1,12 +1,10 @@
 """One image on its way: read, viewed, classified, searched, confirmed, made an Explanation."""
 
 import math
-import platform
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from importlib.metadata import PackageNotFoundError, version
+from functools import partial
 from itertools import count
 from os import PathLike
 from pathlib import Path
@@ -16,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from becausal.api.any_level import add_any_level, reserve_calls
-from becausal.api.confirming import Company, confirm, in_company, tolerance_of
+from becausal.api.confirming import Company, ask_company, confirm, tolerance_of
 from becausal.api.explanation import Explanation
 from becausal.api.fill_advice import suggest_fills
 from becausal.api.origins import make_origin
@@ -35,7 +33,7 @@ from becausal.core.searches import BudgetedRun, keeping
 from becausal.core.targets import Target, with_floor
 from becausal.core.text import one_line
 from becausal.core.twins import compare_twin
-from becausal.core.version import __version__
+from becausal.core.version import versions
 from becausal.engine.engine import Engine
 from becausal.engine.memory import require_memory, total_memory
 from becausal.engine.running import Job, Outcome, SharedAnswers
@@ -241,7 +239,7 @@ def search_and_confirm(job: ImageJob, problem: Problem) -> Search[SearchResult |
         while True:
             try:
                 alone = yield with_hints(result.visible[None], uncached=True, exact=True)
-                company = yield from _ask_company(result, job.request.last_rows)
+                company = yield from ask_company(result, job.request.last_rows)
                 floor = max(0.0, job.run.floor - tolerance_of(job.engine))  # rounding may put it below
                 target = replace(problem.target, floor=max(floor, problem.target.floor))
                 result = _confirm(job, replace(problem, target=target), result, with_floor(alone, floor), company)
@@ -253,19 +251,6 @@ def search_and_confirm(job: ImageJob, problem: Problem) -> Search[SearchResult |
                     return (yield from _best_after_failure(job, result, stop))
     except BecausalError as error:
         return error
-
-
-def _ask_company(result: SearchResult, count: int) -> Search[Company]:
-    """The explanation and other sets of the search, `count` together, evaluated once more in one batch."""
-    if not count:
-        return Company(result.visible[None][:0], Answers.none(), Answers.none())
-    rows = in_company(result, count)
-    try:
-        before = yield with_hints(rows, exact=True)  # known, as a rule, so that it costs nothing
-    except Stop as stop:
-        before = stop.answers
-    rows = rows[: len(before)]
-    return Company(rows, before, (yield with_hints(rows, uncached=True, exact=True)) if len(rows) else before)
 
 
 def _search(job: ImageJob, problem: Problem) -> Search[SearchResult]:
@@ -360,19 +345,3 @@ def _final_target(problem: Problem, last: Level) -> Target:
 
 def _name(image: Any) -> str:
     return str(image) if isinstance(image, str) or hasattr(image, "__fspath__") else "array"
-
-
-@cache
-def _versions() -> dict[str, str]:
-    found = {"becausal": __version__, "python": platform.python_version()}
-    for name in ("numpy", "pillow", "onnxruntime", "torch"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def versions() -> dict[str, str]:
-    """The versions of everything that may influence an answer."""
-    return dict(_versions())

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from becausal.api import versions
 from becausal.bench.examples import ImageStrip, draw_strips
 from becausal.bench.figures import figure_files
 from becausal.bench.findings import Table, successful
@@ -13,6 +12,7 @@ from becausal.bench.results import BenchRun
 from becausal.bench.statistics import Estimate
 from becausal.core.contracts import Classifier
 from becausal.core.files import write_file
+from becausal.core.version import versions
 from becausal.render.pages import data_uri, render_page
 
 FEW = 30  # images; with fewer, the page warns about wide intervals

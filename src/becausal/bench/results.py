@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from becausal.api import versions
 from becausal.bench.findings import Findings, Row
 from becausal.bench.formatting import count_failures, format_command
 from becausal.bench.plan import Bench, BenchSettings, ImageSelection
+from becausal.core.version import versions
 
 SCHEMA = "becausal/bench/1"
 

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from becausal.api import Request, versions
+from becausal.api import Request
 from becausal.bench.execution import BenchProgress, run_arms, sort_rows
 from becausal.bench.plan import Bench, BenchSettings, ImageSelection
 from becausal.bench.results import BenchRun
@@ -16,6 +16,7 @@ from becausal.bench.storage import RowStore, table_text
 from becausal.core.contracts import Classifier
 from becausal.core.errors import BecausalError, OptionError
 from becausal.core.files import write_file
+from becausal.core.version import versions
 from becausal.models import as_classifier
 
 #: All benches; each is a module of this package.
