@@ -159,7 +159,7 @@ def test_the_way_of_one_image_has_at_most_sixteen_steps_that_exist():
 NAMED = {
     "torch": {
         "interfaces.captum", "interfaces.quantus", "scenes.network", "models.torch_module", "models.torch_compose",
-        "scenes.vit", "models.torch_device", "models.torch_export", "models.torch_runtime",
+        "scenes.vit", "models.torch_device", "models.torch_export", "models.torch_twin",
         "methods.deeplift", "methods.extremal", "methods.gbp", "methods.gradients", "methods.lrp",
         "methods.lrp_rules", "methods.relative", "methods.smooth_masks", "methods.torch_layers", "bench.randomising",
     },
@@ -281,6 +281,8 @@ def test_library_code_neither_prints_nor_exits():
         if name.startswith(("interfaces", "__main__")):
             continue
         calls = {ast.unparse(node.func) for node in ast.walk(tree(name)) if isinstance(node, ast.Call)}
+        if name == "models.torch_export":  # a process of its own ends there
+            calls.remove("os._exit")
         assert not calls & {"print", "exit", "quit", "sys.exit", "os._exit"}, name
         bare = [n for n in ast.walk(tree(name)) if isinstance(n, ast.ExceptHandler) and n.type is None]
         assert not bare, f"{name} has a bare except"

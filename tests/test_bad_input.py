@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from becausal.api.explanation import Explanation
-from becausal.batch.store import count_reasons
+from becausal.batch.rows import count_reasons
 from becausal.interfaces.cli.app import main
 
 MODEL = """

@@ -135,7 +135,7 @@ def test_a_rules_file_is_read(tmp_path):
         ("[forbidden]", "[forbidden]: give either region"),
         ("[forbidden]\nregion = [1, 2, 3]", "expected [left, top, width, height]"),
         ("[forbidden]\nregion = [0, 0, 0, 4]", "expected [left, top, width, height]"),
-        ("[forbidden]\nregion = [0, 0, 1.5, 4]", "forbidden.region is a list"),
+        ("[forbidden]\nregion = [0, 0, 1.5, 4]", "forbidden.region[2] is 1.5, expected an integer"),
         ("[size]", "size.at_most is missing"),
         ("[necessary]\nmin_share = true", "necessary.min_share is true"),
         ("confidence = 1\n[failures]", "confidence is 1"),

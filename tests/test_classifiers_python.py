@@ -103,14 +103,12 @@ def test_names_get_ids_of_their_own(answer):
     assert classifier.info.output == "labels"
     assert classifier.info.labels is None
     assert [classifier.info.name_of(i) for i in (bright, dark)] == ["bright", "dark"]
-    assert classifier.info.id_of("never seen") == name_id("never seen")
     assert find_label("Dark", classifier.info.known_labels) == dark
     with pytest.raises(TargetError, match=r"no class is named 'drk' among 2; similar: dark$"):
         find_label("drk", classifier.info.known_labels)
     known = as_classifier(predict, labels=["dark", "bright", "other"])
     assert ask(known, view, background, visible).tolist() == [1, 0]
     assert known.info.labels == known.info.known_labels == ("dark", "bright", "other")
-    assert (known.info.id_of("other"), known.info.id_of("never")) == (2, None)
     partly = as_classifier(predict, labels=["dark"])
     assert ask(partly, view, background, visible).tolist() == [name_id("bright"), 0]
     assert [partly.info.name_of(i) for i in (0, bright)] == ["dark", "bright"]

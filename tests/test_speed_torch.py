@@ -35,7 +35,7 @@ def small():
 
 def beside(plain, sizes=(2, 4, 8)):
     """The classifier as it is on a GPU, on the CPU."""
-    composer = DeviceComposer(plain._normalisation, "cpu", half=False)
+    composer = DeviceComposer(plain._normalisation, "cpu")
     made = TorchClassifier(plain.module, plain.info, plain._normalisation, composer, plain._decoder, batch_size=sizes[-1])
     made._runner = DeviceRunner(made._network, made._decode, composer, sizes, "cpu")
     return made
@@ -76,7 +76,7 @@ def test_batches_under_way_do_not_disturb_each_other():
 
 
 def test_places_of_pictures_are_used_again():
-    composer = DeviceComposer(PRESETS["tf"], "cpu", half=False)
+    composer = DeviceComposer(PRESETS["tf"], "cpu")
     held = [composer.stage(*pixels(2, seed=i)) for i in range(5)]
     (pool,) = composer._pools.values()
     assert isinstance(pool, TensorPool)

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from becausal.core.checks import removals
 from becausal.core.contracts import Answers, Search, Stop, Visible, with_hints
 from becausal.core.errors import UnstableModelError
+from becausal.core.minimise import Minimal
 from becausal.core.pipeline import SearchResult
 from becausal.core.problem import Problem
+from becausal.core.twins import claims
 from becausal.engine.engine import Engine
 
 STABLE, STABLE_HALF = 1e-3, 0.05  # how far a confidence may move between two evaluations, and in half precision
@@ -73,17 +74,16 @@ class Company:
 
 
 def _in_company(result: SearchResult, count: int) -> Visible:
-    """Sets to evaluate together with an explanation, and the explanation among them, (count, *grid).
+    """Sets that were asked in the search, and the explanation as the last of them, (count, *grid).
 
-    All were asked in the search: the whole view, the explanation, its complement, and the removals of its cells.
+    They are the whole view, and of each level its complement, itself, and the removals of its cells.
     """
-    visible, grain = result.visible, result.checks.minimal_grain
-    inner = result.levels[-2].visible if len(result.levels) > 1 else np.zeros_like(visible)
-    known = [~visible, np.ones_like(visible), visible]
-    if grain is not None and (visible & ~inner).any():
-        less = removals(visible, grain, inner)
-        known += list(less[np.unique(np.linspace(0, len(less) - 1, max(0, count - len(known))).astype(np.intp))])
-    return np.stack([known[-1 - i % len(known)] for i in range(count)])
+    known = {visible.tobytes(): visible for visible in (result.visible, np.ones_like(result.visible))}
+    for level, inner in zip(result.levels[::-1], (*result.levels[-2::-1], None), strict=True):
+        asked = claims(Minimal(level.visible, level.checks.minimal_grain), None if inner is None else inner.visible)
+        known |= {visible.tobytes(): visible for visible in asked[:count]}
+    sets = list(known.values())
+    return np.stack([sets[i % len(sets)] for i in range(count)])[::-1]
 
 
 def ask_company(result: SearchResult, count: int) -> Search[Company]:

@@ -300,7 +300,7 @@ def _confirm(job: ImageJob, problem: Problem, result: SearchResult, alone: Answe
     except KeyboardInterrupt:  # while finding out why the model gave another answer
         job.engine.interrupt()
         raise UnstableModelError("the model answered the same question in two ways") from None
-    job.extra_calls = confirmed.calls
+    job.extra_calls += confirmed.calls
     if confirmed.is_lost:
         job.run.stopped_by = "failure"
     return confirmed.result

@@ -9,8 +9,7 @@ import numpy as np
 
 from becausal.batch.progress import describe_completion
 from becausal.batch.reading import BatchRun, IndexRow
-from becausal.batch.rows import corners_of
-from becausal.batch.store import count_reasons
+from becausal.batch.rows import corners_of, count_reasons
 
 OUTSIDE = 0.5  # an explanation with a smaller share of its pixels on the object counts as outside
 BINS = 24

@@ -1,8 +1,9 @@
-"""The row of an explanation in the index, and the stamp of an image file."""
+"""The row of an explanation in the index, the stamp of an image file, and why images failed."""
 
 import os
 import stat
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from becausal.batch.records import InputItem, Stamp
@@ -76,3 +77,14 @@ def stamp_of(path: str) -> Stamp | None:
     if not stat.S_ISREG(found.st_mode):
         return None
     return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino & NO_SIGN
+
+
+def count_reasons(failed: Iterable[tuple[str, str]]) -> list[tuple[str, int]]:
+    """Count (error, image) pairs by error, image names left out; the most frequent first."""
+    counts = Counter(
+        error.replace(f"there is no file {os.path.basename(image)}", "the file does not exist").replace(
+            os.path.basename(image), "the image"
+        )
+        for error, image in failed
+    )
+    return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))

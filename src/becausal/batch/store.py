@@ -16,8 +16,7 @@ index is not the one of the folder, and nothing is removed.
 import os
 import shutil
 import sqlite3
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -44,7 +43,7 @@ from becausal.batch.inputs import Inputs
 from becausal.batch.lock import FolderLock
 from becausal.batch.rebuild import COPY, REJECTED, check_same_run, make_header, now, rebuild_index, write_copy
 from becausal.batch.records import BatchTask, InputItem, TaskDone, TaskFailed, WorkerReady
-from becausal.batch.rows import stamp_of
+from becausal.batch.rows import count_reasons, stamp_of
 from becausal.batch.settings import DIRECTORY, list_changes, rows_per_image, to_json
 from becausal.core.errors import InputError, OutputError
 from becausal.core.files import path_inside
@@ -334,17 +333,6 @@ class BatchStore:
             self.messages.append(
                 f"{len(changed):,} {what} changed since the last start (e.g. {changed[0][1]}): explained again"
             )
-
-
-def count_reasons(failed: Iterable[tuple[str, str]]) -> list[tuple[str, int]]:
-    """Count (error, image) pairs by error, image names left out; the most frequent first."""
-    counts = Counter(
-        error.replace(f"there is no file {os.path.basename(image)}", "the file does not exist").replace(
-            os.path.basename(image), "the image"
-        )
-        for error, image in failed
-    )
-    return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
 
 
 def _write_synced(path: Path, content: bytes) -> None:

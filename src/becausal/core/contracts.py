@@ -249,15 +249,6 @@ class ModelInfo:
             return self.labels[label_id]
         return self.names.get(label_id, f"class {label_id}")
 
-    def id_of(self, name: str) -> int | None:
-        """The id of the first label with exactly this name, None where the model never has such a label.
-
-        A model that returns names without listing them may return any name.
-        """
-        if self.labels is not None and name in self.labels:
-            return self.labels.index(name)
-        return name_id(name, size=3 if self.output == "boxes" else 6) if self.names else None
-
     @property
     def known_labels(self) -> Sequence[str] | Mapping[int, str] | None:
         """The labels, as `find_label` takes them: by their ids where the model has returned names that are not listed."""
@@ -331,30 +322,3 @@ class AsyncClassifier(Protocol):
     def depth(self) -> int: ...
 
     def submit(self, staged: Sequence[Any], which: NDArray[np.intp], packed: NDArray[np.uint8], grid: Grid) -> Promise: ...
-
-
-@dataclass(frozen=True, eq=False)
-class Twin:
-    """A faster stand-in of a classifier, e.g. in half precision. It may guide a search, and certifies nothing.
-
-    name: what it is, for notes. tolerance: how far its confidences may be from the model's. ask, submit: as those of the
-    classifier, with the pairs that the classifier has staged; submit where the classifier is asynchronous.
-    """
-
-    name: str
-    tolerance: float
-    ask: Callable[[Sequence[Any], NDArray[np.intp], Visible], NDArray[Any]]
-    submit: Callable[[Sequence[Any], NDArray[np.intp], NDArray[np.uint8], Grid], Promise] | None = None
-
-
-@runtime_checkable
-class TwinnedClassifier(Protocol):
-    """What a classifier that may have a twin has in addition.
-
-    `find_twin` makes one, or returns one that was made before: whoever uses it compares it with the model. `drop_twin` is
-    told that it gave a wrong answer; `find_twin` may then make a new one, and in the end returns None.
-    """
-
-    def find_twin(self) -> Twin | None: ...
-
-    def drop_twin(self) -> None: ...

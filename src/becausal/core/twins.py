@@ -4,13 +4,15 @@ The twin answers every question that is not marked `exact`. What is claimed of a
 so are a few of the other questions now and then, so that a twin which computes something else is noticed early.
 """
 
-from dataclasses import replace
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from becausal.core.checks import removals
-from becausal.core.contracts import Answers, Saliency, Search, Stop, Visible, draws_of, is_exact, with_hints
+from becausal.core.contracts import Answers, Grid, Promise, Saliency, Search, Stop, Visible, draws_of, is_exact, with_hints
 from becausal.core.errors import TwinError
 from becausal.core.minimise import Minimal, minimise
 from becausal.core.searches import Done, keeping, showing, step
@@ -21,6 +23,33 @@ T = TypeVar("T")
 EVERY = 16  # waves: the first of so many is compared
 COMPARED = 4  # questions of that wave, at most
 NEAR = 4 * STEP  # nats: a verdict this close to the other one may be a matter of rounding
+
+
+@dataclass(frozen=True, eq=False)
+class Twin:
+    """A faster stand-in of a classifier, e.g. in half precision. It may guide a search, and certifies nothing.
+
+    name: what it is, for notes. tolerance: how far its confidences may be from the model's. ask, submit: as those of the
+    classifier, with the pairs that the classifier has staged; submit where the classifier is asynchronous.
+    """
+
+    name: str
+    tolerance: float
+    ask: Callable[[Sequence[Any], NDArray[np.intp], Visible], NDArray[Any]]
+    submit: Callable[[Sequence[Any], NDArray[np.intp], NDArray[np.uint8], Grid], Promise] | None = None
+
+
+@runtime_checkable
+class TwinnedClassifier(Protocol):
+    """What a classifier that may have a twin has in addition.
+
+    `find_twin` makes one, or returns one that was made before: whoever uses it compares it with the model. `drop_twin` says
+    that it was wrong; `find_twin` may then make a new one.
+    """
+
+    def find_twin(self) -> Twin | None: ...
+
+    def drop_twin(self) -> None: ...
 
 
 def compare_twin(search: Search[T], tolerance: float) -> Search[T | TwinError]:

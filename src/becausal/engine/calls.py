@@ -9,18 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from becausal.core.boxes import check_boxes
-from becausal.core.contracts import (
-    AsyncClassifier,
-    Classifier,
-    Grid,
-    Pixels,
-    Promise,
-    Twin,
-    TwinnedClassifier,
-    Visible,
-)
+from becausal.core.contracts import AsyncClassifier, Classifier, Grid, Pixels, Promise, Visible
 from becausal.core.errors import AnswerError, BecausalError
 from becausal.core.text import one_line
+from becausal.core.twins import Twin, TwinnedClassifier
 
 R = TypeVar("R")
 

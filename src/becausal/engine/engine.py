@@ -15,11 +15,12 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import Answers, Classifier, Pixels, Search, Stop, Twin, Visible
+from becausal.core.contracts import Answers, Classifier, Pixels, Search, Stop, Visible
 from becausal.core.errors import AnswerError, BecausalError, NetworkError
 from becausal.core.problem import Problem
 from becausal.core.searches import Done, step
 from becausal.core.stats import Stats
+from becausal.core.twins import Twin
 from becausal.engine.calls import ModelCalls
 from becausal.engine.draws import DrawnBackgrounds
 from becausal.engine.first_look import FirstLook

@@ -20,9 +20,10 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import Grid, ModelInfo, Pixels, Twin, Visible
+from becausal.core.contracts import Grid, ModelInfo, Pixels, Visible
 from becausal.core.errors import AnswerError, BecausalError, NetworkError
 from becausal.core.progress import Status
+from becausal.core.twins import Twin
 
 IDLE_SECONDS = 120.0  # without a task, after which a process ends
 DEPTH = 4  # batches a process may have in flight

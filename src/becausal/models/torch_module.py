@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import Grid, ModelInfo, Pixels, Promise, Twin, Visible
+from becausal.core.contracts import Grid, ModelInfo, Pixels, Promise, Visible
 from becausal.core.errors import MissingExtraError, ModelError
+from becausal.core.twins import Twin
 from becausal.models.outputs import OutputClues, OutputDecoder, make_decoder, make_probe_images, name_classes
 from becausal.models.preprocess import LUMINANCE, Normalisation
 from becausal.models.settings import ModelSettings

@@ -14,6 +14,7 @@ from typing import Any, final
 import numpy as np
 import torch
 
+from becausal.core.errors import ModelError
 from becausal.models.onnx_file import make_session
 from becausal.models.torch_export import INPUT, OUTPUT, export_module
 from becausal.models.torch_probe import Tensor, first_tensor, probe
@@ -128,7 +129,7 @@ def prefer_channels_last(module: Any, images: Tensor, outputs: np.ndarray[Any, A
             after = min(measure(lambda: probe(torch, module, batch[:2].clone())) for _ in range(3))
             if after < before:
                 return True
-    except RuntimeError:  # e.g. it reshapes with `view`, which this order does not allow
+    except (ModelError, RuntimeError):  # e.g. it reshapes with `view`, which this order does not allow
         pass
     module.to(memory_format=torch.contiguous_format)
     return False

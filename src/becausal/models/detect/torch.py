@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from becausal.core.boxes import Detections, pack_boxes
-from becausal.core.contracts import ModelInfo, Pixels, Twin, Visible
+from becausal.core.contracts import ModelInfo, Pixels, Visible
 from becausal.core.errors import AnswerError, ModelError
 from becausal.core.text import one_line
+from becausal.core.twins import Twin
 from becausal.models.detect.answers import read_answers
 from becausal.models.detect.choosing import OTHER_THRESHOLD
 from becausal.models.detect.inputs import (
