@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from becausal.core.contracts import Grid
 from becausal.core.errors import AnswerError
 from becausal.core.stats import Stats
-from becausal.engine.running import Job, pack
+from becausal.engine.keys import pack
+from becausal.engine.running import Job
 from becausal.engine.scheduler import Landing
 
 T = TypeVar("T")

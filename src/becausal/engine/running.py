@@ -1,11 +1,9 @@
 """One search that is running: the questions it waits for, the answers it has had, and what that has cost."""
 
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
@@ -18,14 +16,12 @@ from becausal.core.problem import Problem
 from becausal.core.stats import Stats
 from becausal.core.targets import quantise_margin
 from becausal.engine.draws import DrawnBackgrounds
+from becausal.engine.keys import Draws, Key, Packed, hash_rows, pack
 from becausal.engine.scheduler import Landing
 
 T = TypeVar("T")
 
-Packed = NDArray[np.uint8]  # (n, bytes): visible sets, eight pixels to a byte
 Known = tuple[Any, ...]  # holds, margin, confidence; of a box its similarity, too
-Key = int | bytes  # hash of a set, and of its random background if it has one; at least 64 bits
-Draws = NDArray[np.intp]  # (n,) numbers of random backgrounds
 
 
 @dataclass(frozen=True, eq=False)
@@ -332,22 +328,3 @@ class QuestionPart(Generic[T]):
 
     def fail(self, error: AnswerError) -> None:
         self.error = TwinError(f"an error: {error}") if self.is_guided else error
-
-
-def pack(visible: Visible) -> Packed:
-    """Sets, (n, *grid), eight pixels to a byte, (n, bytes)."""
-    return np.packbits(visible.reshape(len(visible), -1), axis=1)
-
-
-def hash_rows(packed: Packed, draws: Draws | None = None, *, is_guided: bool = False) -> list[Key]:
-    """A hash of each row, and of its draw: Python's own where it has 64 bits, as it is by far the fastest.
-
-    is_guided: answers of a twin have keys of their own, so that none is taken for one of the model.
-    """
-    if is_guided:
-        packed = np.hstack([packed, np.zeros((len(packed), 1), np.uint8)])
-    if draws is not None:
-        packed = np.hstack([packed, draws.astype(np.int64)[:, None].view(np.uint8)])
-    if sys.hash_info.width < 64:
-        return [blake2b(row, digest_size=16).digest() for row in np.ascontiguousarray(packed)]
-    return [hash(row.tobytes()) for row in packed]
