@@ -515,7 +515,7 @@ class Reshapes(Base):
     (Base, (2.0, 1.0), True), (Base, (1.0, 2.0), False), (Reshapes, (2.0, 1.0), False),
 ])  # fmt: skip
 def test_channels_are_last_where_torch_is_faster_so(make, times, expected, monkeypatch):
-    left = [times[0]] * 3 + [times[1]] * 3
+    left = [times[0]] * 2 + [times[1]] * 2
     monkeypatch.setattr(torch_twin, "measure", lambda function: (function(), left.pop(0))[1])
     module = make().eval()
     classifier = wrap(module, "torch")

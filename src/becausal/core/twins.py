@@ -21,7 +21,7 @@ from becausal.core.targets import STEP
 T = TypeVar("T")
 
 EVERY = 16  # waves: the first of so many is compared
-COMPARED = 4  # questions of that wave, at most
+COMPARED = 2  # questions of that wave, at most
 NEAR = 4 * STEP  # nats: a verdict this close to the other one may be a matter of rounding
 
 

@@ -95,14 +95,26 @@ def _wrap_images(
     return ArrayClassifier(info, composer, run, decoder.scores, batch_size=batch_size, fixed_sizes=fixed)
 
 
-def make_session(source: str | bytes, *, threads: int | None, providers: Sequence[Any] = ("CPUExecutionProvider",)) -> Any:
-    """A session for an ONNX file, given by its name or content. threads: None for one per core, at most OMP_NUM_THREADS."""
+def make_session(
+    source: str | bytes,
+    *,
+    threads: int | None,
+    providers: Sequence[Any] = ("CPUExecutionProvider",),
+    is_patient: bool = True,
+) -> Any:
+    """A session for an ONNX file, given by its name or content.
+
+    threads: None for one per core, at most OMP_NUM_THREADS. is_patient: its threads keep a core busy between two batches, so
+    that the next one begins at once; not where torch needs the cores meanwhile.
+    """
     import onnxruntime
 
     onnxruntime.disable_telemetry_events()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # errors are raised and reported once
     options.intra_op_num_threads = threads or _count_threads()
+    if not is_patient:
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return onnxruntime.InferenceSession(source, options, providers=list(providers))
 
 

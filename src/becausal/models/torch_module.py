@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 
 _MAX_PART = 256  # images per forward pass: more are not faster, and need memory
 _CPU_BATCH = 32  # images per batch on a CPU
-_CPU_PIXELS = (
-    8 * 224 * 224
-)  # per forward pass on a CPU: larger tensors are slow, since their memory is mapped anew each time
+_CPU_PIXELS = 4 * 224 * 224  # per forward pass on a CPU: the memory of larger tensors is mapped anew each time
 
 
 @final
@@ -192,6 +190,8 @@ class TorchClassifier:
         return output if self._has_plain_logits(output.ndim) else self._decoder.scores(output)
 
     def _has_plain_logits(self, axes: int) -> bool:
+        if self.info.device == "cpu":  # torch's threads would get in the way of those of a twin in onnxruntime
+            return False
         return self._decoder.returns == "logits" and not self._decoder.is_single and axes == 2
 
 

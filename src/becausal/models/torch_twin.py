@@ -88,7 +88,7 @@ def make_export(module: Any, images: Tensor, threads: int | None) -> StandIn | N
     if not data:
         return None
     try:
-        session = make_session(data, threads=threads)
+        session = make_session(data, threads=threads, is_patient=False)
 
         def run(batch: Tensor) -> Tensor:
             return torch.from_numpy(np.asarray(session.run([OUTPUT], {INPUT: np.ascontiguousarray(batch.numpy())})[0]))
@@ -120,13 +120,13 @@ def prefer_channels_last(module: Any, images: Tensor, outputs: np.ndarray[Any, A
     is_convolutional = any(parameter.ndim == 4 for parameter in module.parameters())
     if not is_convolutional or count_parameters(module) < MIN_PARAMETERS:
         return False
-    before = min(measure(lambda: probe(torch, module, images[:2].clone())) for _ in range(3))
+    before = min(measure(lambda: probe(torch, module, images[:2].clone())) for _ in range(2))
     try:
         module.to(memory_format=torch.channels_last)
         batch = images.contiguous(memory_format=torch.channels_last)
         found = probe(torch, module, batch.clone())
         if np.allclose(found, outputs, rtol=0, atol=1e-4 * max(1.0, float(np.abs(outputs).max()))):
-            after = min(measure(lambda: probe(torch, module, batch[:2].clone())) for _ in range(3))
+            after = min(measure(lambda: probe(torch, module, batch[:2].clone())) for _ in range(2))
             if after < before:
                 return True
     except (ModelError, RuntimeError):  # e.g. it reshapes with `view`, which this order does not allow
