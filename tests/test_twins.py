@@ -71,7 +71,7 @@ def test_a_wrong_twin_ends_the_search():
     search = compare_twin(asking([rows(3)]), 0.01)
     step(search, None)
     step(search, answers(0.7, 0.7, 0.7))
-    state = step(search, answers(0.7, 0.7, 0.3))
+    state = step(search, answers(0.7, 0.3))
     assert isinstance(state, Done)
     assert isinstance(state.result, TwinError)
     assert state.result.is_wrong
