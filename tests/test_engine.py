@@ -901,3 +901,51 @@ def test_a_search_that_needs_no_call_is_done_at_once():
     assert [o.index for o in outcomes] == [0, 1]
     assert not model.rows
     assert replace(outcomes[0].stats, seconds=0.0).calls == 0
+
+
+class Turns(Model):
+    """Another class from some batch size on."""
+
+    size = 0
+
+    def ask(self, staged, which, visible):
+        scores = super().ask(staged, which, visible)
+        return scores[:, ::-1].copy() if len(visible) >= self.size else scores
+
+
+@pytest.mark.parametrize("size", [2, 4, 9, 16])
+def test_a_label_that_depends_on_the_size_of_the_batch_is_refused(size):
+    model = Turns(needed=1500.0)
+    model.size = size
+    with pytest.raises(BecausalError, match=r"depends on the batch|in two ways|does not hold on the whole view"):
+        becausal.explain(picture(side=24), model, fill="black")
+
+
+@pytest.mark.parametrize("size", [17, 30])
+def test_answers_of_the_largest_batches_are_compared_too(size):
+    model = Turns(needed=1500.0, batch_size=32)
+    model.size = size
+    found = becausal.explain(picture(side=24), model, fill="black")
+    assert max(model.batches) >= size
+    assert [note for note in found.notes if "depend on the batch" in note]
+    assert found.checks.minimal_grain is None
+
+
+def test_answers_that_are_random_now_and_then_are_mostly_noticed():
+    """Three of a hundred: sixteen sets are evaluated twice, and each of the two answers may be a wrong one."""
+
+    class Errs(Model):
+        rng = np.random.default_rng(0)
+
+        def ask(self, staged, which, visible):
+            scores = super().ask(staged, which, visible)
+            return np.where(self.rng.random((len(scores), 1)) < 0.03, scores[:, ::-1], scores)
+
+    noticed = 0
+    for seed in range(20):
+        try:
+            found = becausal.explain(picture(seed), Errs(needed=150.0), fill="black")
+            noticed += any("batch" in note for note in found.notes)
+        except BecausalError:
+            noticed += 1
+    assert noticed >= 10

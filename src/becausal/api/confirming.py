@@ -20,7 +20,7 @@ from becausal.engine.engine import Engine
 
 STABLE, STABLE_HALF = 1e-3, 0.05  # how far a confidence may move between two evaluations, and in half precision
 REPEATS = 2  # how often each batch is evaluated to find out why an answer has changed
-BATCH_SIZES = (2, 16)  # rows of the batches that are compared with a batch of one
+BATCH_SIZES = (2, 16, 32)  # rows of the batches that are compared with a batch of one
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,24 +61,27 @@ class Company:
     before: Answers
     after: Answers
 
-    def find_change(self, tolerance: float) -> Change | None:
-        """The set whose answer has changed most, if by more than the tolerance."""
+    def find_change(self, tolerance: float, *, of_whole: bool = False) -> Change | None:
+        """The set whose answer has changed most, if by more than the tolerance; of_whole: the whole view, if its has."""
         if not len(self.visible):
             return None
         gap = np.abs(self.after.confidence - self.before.confidence)
         gap = np.where(np.isnan(gap), (self.after.holds != self.before.holds) * 1.0, gap)
+        if of_whole:
+            gap = gap * self.visible.reshape(len(gap), -1).all(axis=1)
         worst = int(np.argmax(gap))
         if not gap[worst] > tolerance:
             return None
         return Change(self.visible[worst], float(self.before.confidence[worst]), float(self.after.confidence[worst]))
 
 
-def _in_company(result: SearchResult, count: int) -> Visible:
+def _in_company(result: SearchResult, widest: Visible, count: int) -> Visible:
     """Sets that were asked in the search, and the explanation as the last of them, (count, *grid).
 
-    They are the whole view, and of each level its complement, itself, and the removals of its cells.
+    They are the whole view, those of the largest wave, and of each level itself, its complement, and the removals of its
+    cells.
     """
-    known = {visible.tobytes(): visible for visible in (result.visible, np.ones_like(result.visible))}
+    known = {visible.tobytes(): visible for visible in (result.visible, np.ones_like(result.visible), *widest)}
     for level, inner in zip(result.levels[::-1], (*result.levels[-2::-1], None), strict=True):
         asked = claims(Minimal(level.visible, level.checks.minimal_grain), None if inner is None else inner.visible)
         known |= {visible.tobytes(): visible for visible in asked[:count]}
@@ -86,11 +89,11 @@ def _in_company(result: SearchResult, count: int) -> Visible:
     return np.stack([sets[i % len(sets)] for i in range(count)])[::-1]
 
 
-def ask_company(result: SearchResult, count: int) -> Search[Company]:
+def ask_company(result: SearchResult, widest: Visible, count: int) -> Search[Company]:
     """The explanation and other sets of the search, `count` together, evaluated once more in one batch."""
     if not count:
         return Company(result.visible[None][:0], Answers.none(), Answers.none())
-    rows = _in_company(result, count)
+    rows = _in_company(result, widest, count)
     try:
         before = yield with_hints(rows, exact=True)  # known, as a rule, so that it costs nothing
     except Stop as stop:
@@ -121,6 +124,7 @@ def confirm(
     """
     tolerance = tolerance_of(engine)
     change = _find_change(problem, result, first, alone, tolerance) or company.find_change(tolerance)
+    change = company.find_change(tolerance, of_whole=True) or change
     if change is None:
         return Confirmed(result)
     gap = abs(change.after - change.before)

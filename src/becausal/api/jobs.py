@@ -239,7 +239,7 @@ def search_and_confirm(job: ImageJob, problem: Problem) -> Search[SearchResult |
         while True:
             try:
                 alone = yield with_hints(result.visible[None], uncached=True, exact=True)
-                company = yield from ask_company(result, job.request.last_rows)
+                company = yield from ask_company(result, job.run.widest, job.request.last_rows)
                 floor = max(0.0, job.run.floor - tolerance_of(job.engine))  # rounding may put it below
                 target = replace(problem.target, floor=max(floor, problem.target.floor))
                 result = _confirm(job, replace(problem, target=target), result, with_floor(alone, floor), company)

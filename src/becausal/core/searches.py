@@ -12,6 +12,8 @@ from becausal.core.targets import holds_with_floor, with_floor
 
 T = TypeVar("T")
 
+SAMPLE = 5  # sets that are remembered of the largest wave
+
 
 @dataclass(frozen=True)
 class Done(Generic[T]):
@@ -64,6 +66,7 @@ class BudgetedRun:
 
     visible, pixels: the best set so far. spent: calls so far. stopped_by: None, or why a search had to end early. stage:
     a name for those who watch. price: how many calls a question costs. floor: the confidence a set must keep to count.
+    widest: some sets of the largest wave, whose batches were the largest.
     """
 
     def __init__(self, grid: Grid, *, price: int = 1, floor: float = 0.0) -> None:
@@ -74,12 +77,16 @@ class BudgetedRun:
         self.spent = 0
         self.stopped_by: str | None = None
         self.stage = "search"
+        self.widest: Visible = self.visible[None]
+        self._most = 0
 
     def note(self, wave: Visible, answers: Answers) -> None:
         """Learn from the answers to the first questions of a wave; on random backgrounds only what was spent."""
         self.spent = max(self.spent, answers.spent)
         if draws_of(wave) is not None:  # a set that holds on one background is not sufficient for that
             return
+        if len(wave) > self._most and len(answers) == len(wave):
+            self._most, self.widest = len(wave), np.asarray(wave)[:: max(1, len(wave) // SAMPLE)]
         rows = np.flatnonzero(holds_with_floor(answers, self.floor)).tolist()
         if not rows:
             return
