@@ -6,22 +6,25 @@ A new option that explanations have in common is one field, made with `core.opti
 - in `Loading` (models/loading.py) if it says how the model is loaded.
 
 Besides, it goes into the signature of the front door, `becausal.explain` or `becausal.load_model`, and into the place that
-uses it. The command line, saved explanations, batches and benches then have it: these tests add imaginary options and look.
+uses it. The command line, the command in reports, saved explanations, batches and benches then have it: these tests add
+imaginary options and look.
 """
 
 import json
 from dataclasses import dataclass, fields
 from typing import Annotated
 
+import numpy as np
 import pytest
 import typer
 
 from becausal.batch.inputs import Inputs
 from becausal.batch.records import BatchJob
 from becausal.batch.settings import settings_of
-from becausal.core.errors import OptionError
-from becausal.core.options import option
+from becausal.core.errors import FillError, OptionError
+from becausal.core.options import as_words, option
 from becausal.core.request import Request
+from becausal.images.fills import FILLS, make_background
 from becausal.interfaces.cli import options
 from becausal.interfaces.cli.app import app
 from becausal.interfaces.cli.help import add_command, make_group
@@ -149,3 +152,26 @@ def test_shortcuts_and_texts_become_values(words: list[str], expected: WiderRequ
 def test_a_shortcut_and_what_it_stands_for_exclude_each_other(words: list[str]) -> None:
     with pytest.raises(OptionError, match=words[0]):
         parse(*words)
+
+
+def test_the_command_in_a_report_has_a_new_option() -> None:
+    values = {"patience": 7, "regions": ["sky", "sea"], "is_careful": True, "seed": 2, "grain": None, "confidence": 0.5}
+    words = as_words(WiderRequest, WiderRequest().record() | values)
+    assert parse(*words)[0] == WiderRequest(
+        patience=7, regions=("sky", "sea"), is_careful=True, seed=2, grain=None, confidence=0.5
+    )
+    assert as_words(WiderRequest, WiderRequest().record()) == []
+
+
+def test_a_new_fill_is_known_everywhere(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is a row of `images.fills.FILLS`."""
+    monkeypatch.setitem(FILLS, "stripes", lambda view, rng: view[::-1])
+    view = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+    made = make_background("stripes", view, rng=np.random.default_rng(0))
+    assert (made == view[::-1]).all()
+    with pytest.raises(IndexError):
+        parse("--help")
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "inpaint, stripes, '#rrggbb'" in shown
+    with pytest.raises(FillError, match="inpaint, stripes, #rrggbb"):
+        make_background("nothing", view, rng=np.random.default_rng(0))

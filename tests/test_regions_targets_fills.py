@@ -12,7 +12,7 @@ from becausal.core.components import count_components
 from becausal.core.errors import FillError, MissingExtraError, TargetError
 from becausal.core.regions import Region, cells, cut, default_grain, shown_without, split, whole
 from becausal.core.targets import Target
-from becausal.images.fills import NAMES, make_background, span
+from becausal.images.fills import FILLS, make_background, span
 
 seeds = st.integers(0, 2**32 - 1)
 grids = st.lists(st.integers(1, 13), min_size=1, max_size=3).map(tuple)
@@ -223,7 +223,7 @@ VIEWS = {
     "flat signal": np.full((12, 1), 4.0, np.float32),
     "pixel": np.full((1, 1, 3), 9, np.uint8),
 }
-PLAIN = [name for name in NAMES if name != "inpaint"]
+PLAIN = [name for name in FILLS if name != "inpaint"]
 
 
 def make(fill, view, seed=0):

@@ -627,9 +627,9 @@ def test_the_command_repeats_every_option() -> None:
     origin = dataclasses.replace(explanation.origin, image="my photo.jpg", request=request)
     words = format_command(dataclasses.replace(explanation, target=target, origin=origin)).replace(" \\\n    ", " ")
     assert words == (
-        "becausal explain 'my photo.jpg' --model net.onnx --labels names.txt --resize 256 --method dc-causal "
-        "--option partitions=50 --option strict=False --top 5 --confidence 0.5 --fill grey --fill blur "
-        "--seed 7 --seeds 3 --several 2 --max-calls 900"
+        "becausal explain 'my photo.jpg' --model net.onnx --labels names.txt --resize 256 --top 5 --confidence 0.5 "
+        "--fill grey --fill blur --several 2 --method dc-causal --option partitions=50 --option strict=False "
+        "--seed 7 --seeds 3 --max-calls 900"
     )
 
 
@@ -650,7 +650,7 @@ def test_the_command_leaves_out_defaults_and_names_files_by_their_full_path() ->
     origin = dataclasses.replace(origin, request=asked, files={})
     words = format_command(dataclasses.replace(explanation, origin=origin, target=Target(3, floor=0.87)))
     assert words.replace(" \\\n    ", " ") == (
-        "becausal explain photo.jpg --model net.onnx --option effort=7 --target dog --confidence 0.9 --grain none"
+        "becausal explain photo.jpg --model net.onnx --target dog --confidence 0.9 --option effort=7 --grain none"
     )
 
 

@@ -12,7 +12,7 @@ from becausal.core.errors import BecausalError, FillError, MissingExtraError
 from becausal.core.problem import Problem
 from becausal.core.request import Request
 from becausal.engine.engine import Engine
-from becausal.images.fills import NAMES
+from becausal.images.fills import FILLS
 
 MOST_FILLS = 7  # evaluated to find one that would work
 
@@ -29,7 +29,7 @@ def suggest_fills(
         return error
     working, found, label = [], problem.label_id, ""
     try:
-        for fill in [fills[0], *(name for name in NAMES if name != fills[0])][:MOST_FILLS]:
+        for fill in [fills[0], *(name for name in FILLS if name != fills[0])][:MOST_FILLS]:
             with suppress(FillError, MissingExtraError):  # inpaint is not for signals, and needs a library
                 scores = engine.evaluate(problem.view, make(fill), np.zeros((1, *problem.grid), bool))
                 if fill == fills[0] and scores.ndim < 3:

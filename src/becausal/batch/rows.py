@@ -55,8 +55,8 @@ def make_row(
 
 def corners_of(row: Mapping[str, Any]) -> Box | None:
     """The explained box of a row, (left, top, right, bottom) on the original image; None for a classifier."""
-    left, top, right, bottom = (row[name] for name in CORNERS)
-    return None if left is None else (left, top, right, bottom)
+    left, top, right, bottom = corners = tuple(row[name] for name in CORNERS)
+    return None if None in corners else (left, top, right, bottom)  # a damaged index may have some of them
 
 
 def label_id_of(explanation: ExplanationRecord) -> int | None:

@@ -1,7 +1,7 @@
-"""What every option says about itself: one place for the help of the command line and of the page."""
+"""What every option says about itself: one place for the command line, its help, the page and the commands in reports."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 
@@ -32,3 +32,38 @@ def option(
 ) -> Any:
     """A dataclass field that is an option; see `Option`."""
     return field(default=default, metadata={"option": Option(help, metavar, flag, choices, parse)})
+
+
+def flag_of(described: "Field[Any]") -> str:
+    """The name of an option on the command line."""
+    option: Option = described.metadata["option"]
+    return option.flag or f"--{described.name.replace('_', '-')}"
+
+
+def as_words(record: type, values: Mapping[str, Any]) -> list[str]:
+    """Options as words of the command line; defaults, and what only Python can give, are left out.
+
+    Args:
+        record: A dataclass whose fields are options.
+        values: The values of its fields, by name, as JSON holds them.
+    """
+    words: list[str] = []
+    for item in fields(record):
+        value = values.get(item.name, item.default)
+        value = tuple(value) if isinstance(value, list) else value
+        if "option" in item.metadata and value != item.default:
+            words += ["--" + item.name, "none"] if value is None else option_words(flag_of(item), value)
+    return words
+
+
+def option_words(flag: str, value: Any) -> list[str]:
+    """One option with its value: repeated for a list, as KEY=VALUE for an object; empty for what only Python can give."""
+    if isinstance(value, Mapping):
+        value = [f"{name}={each}" for name, each in value.items() if not isinstance(each, Mapping)]
+    if isinstance(value, bool):
+        return [flag] if value else []
+    if isinstance(value, (list, tuple)):
+        return [word for each in value for word in (flag, str(each))]
+    if not isinstance(value, (str, int, float)):
+        return []
+    return [flag, f"{value:.6g}" if isinstance(value, float) else str(value)]

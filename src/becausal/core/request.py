@@ -20,7 +20,6 @@ SHARES = (0.0, 0.5, 0.9)  # of the confidence, that the default levels keep
 MAX_GRAIN = 2**31 - 1
 MOST_HOLDS = 0.999  # a certificate of this share takes thousands of calls
 LAST_CALLS = 16  # of the last evaluation, that shows whether answers depend on the batch
-FILLS = ("black", "grey", "white", "mean", "blur", "noise", "inpaint")
 
 
 def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
@@ -142,12 +141,10 @@ class Request:
     smallest: bool = option(False, "Find the smallest set that keeps the label, whatever its confidence.")
     fills: tuple[str, ...] = option(
         ("grey",),
-        "What masked pixels become: black, grey, white, '#rrggbb', 'r,g,b', a number, mean, blur, noise, inpaint, "
-        "image:FILE. "
+        "What masked pixels become: {fills}, '#rrggbb', 'r,g,b', a number, image:FILE. "
         "Repeat the option to require that the explanation holds under all of them.",
         metavar="FILL",
         flag="--fill",
-        choices=FILLS,
         parse=tuple,
     )
     holds: float | None = option(

@@ -18,9 +18,7 @@ from becausal.core.blur import box_blur
 from becausal.core.contracts import Pixels
 from becausal.core.errors import FillError, MissingExtraError
 
-NAMES = ("black", "grey", "white", "mean", "blur", "noise", "inpaint")
 _NUMBER = r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?"
-_LEVELS = {"black": 0.0, "grey": 128 / 255, "white": 1.0}
 
 
 def span(view: Pixels) -> tuple[float, float]:
@@ -43,7 +41,19 @@ def _flat(view: Pixels, colour: NDArray[np.float64]) -> Pixels:
     return as_type(np.broadcast_to(colour, view.shape), view)
 
 
-def _blur(view: Pixels) -> Pixels:
+def _level(share: float) -> "Fill":
+    def fill(view: Pixels, rng: np.random.Generator) -> Pixels:
+        low, high = span(view)
+        return _flat(view, np.array([low + share * (high - low)]))
+
+    return fill
+
+
+def _mean(view: Pixels, rng: np.random.Generator) -> Pixels:
+    return _flat(view, view.reshape(-1, view.shape[-1]).mean(axis=0, dtype=np.float64))
+
+
+def _blur(view: Pixels, rng: np.random.Generator) -> Pixels:
     """Three box blurs, close to a Gaussian, wide enough that no detail is left: a tenth of each side."""
     values = view.astype(np.float64)
     for axis in range(view.ndim - 1):
@@ -58,7 +68,7 @@ def _noise(view: Pixels, rng: np.random.Generator) -> Pixels:
     return as_type(low + rng.random(view.shape) * (high - low), view)
 
 
-def _inpaint(view: Pixels) -> Pixels:
+def _inpaint(view: Pixels, rng: np.random.Generator) -> Pixels:
     """Every pixel as a library would inpaint it from those around: blocks in two colours of a chessboard, in turn."""
     if view.ndim != 3 or view.dtype != np.uint8 or view.shape[-1] not in (1, 3):
         raise FillError("the fill inpaint is for images only; for signals and volumes take mean, blur or noise")
@@ -74,6 +84,24 @@ def _inpaint(view: Pixels) -> Pixels:
         painted = cv2.inpaint(np.ascontiguousarray(view), masked.astype(np.uint8), 3, cv2.INPAINT_TELEA)
         out[masked] = painted.reshape(view.shape)[masked]
     return out
+
+
+Fill = Callable[[Pixels, np.random.Generator], Pixels]
+#: The fills that have a name; the command line, the page and messages list them.
+FILLS: dict[str, Fill] = {
+    "black": _level(0.0),
+    "grey": _level(128 / 255),
+    "white": _level(1.0),
+    "mean": _mean,
+    "blur": _blur,
+    "noise": _noise,
+    "inpaint": _inpaint,
+}
+
+
+def with_fills(text: str) -> str:
+    """A help text, with the names of all fills in place of {fills}."""
+    return text.replace("{fills}", ", ".join(FILLS))
 
 
 def _hex_colour(text: str) -> tuple[float, ...] | None:
@@ -109,17 +137,8 @@ def make_background(
     """
     low, high = span(view)
     channels = view.shape[-1]
-    if fill in _LEVELS:
-        return _flat(view, np.array([low + _LEVELS[fill] * (high - low)]))
-    match fill:
-        case "mean":
-            return _flat(view, view.reshape(-1, channels).mean(axis=0, dtype=np.float64))
-        case "blur":
-            return _blur(view)
-        case "noise":
-            return _noise(view, rng)
-        case "inpaint":
-            return _inpaint(view)
+    if fill in FILLS:
+        return FILLS[fill](view, rng)
     if (colour := _hex_colour(fill)) is not None:
         if channels != 3:
             raise FillError(f"the fill {fill} does not fit {channels} channels: #rrggbb is for three")
@@ -135,4 +154,4 @@ def make_background(
         if other.shape != view.shape:
             raise FillError(f"the fill image has shape {other.shape}; the view has {view.shape}")
         return as_type(other.astype(np.float64), view)
-    raise FillError(f"unknown fill {fill!r}: take one of {', '.join(NAMES)}, #rrggbb, r,g,b, a number or image:FILE")
+    raise FillError(f"unknown fill {fill!r}: take one of {', '.join(FILLS)}, #rrggbb, r,g,b, a number or image:FILE")

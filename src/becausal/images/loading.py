@@ -5,6 +5,7 @@ one where it had none. A `View` is the image as the classifier sees it, with the
 """
 
 import hashlib
+import logging
 import os
 import warnings
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ from becausal.core.files import open_regular
 from becausal.core.frames import Frame, plan_frame
 from becausal.core.text import one_line, reason_of
 from becausal.images.arrays import Channels, read_array, read_npy, to_rgb
+
+logging.getLogger("PIL").addHandler(logging.NullHandler())  # else its errors are printed, beside ours
 
 __all__ = ["Channels", "Frame", "InputImage", "Source", "View", "load_image", "make_view"]
 

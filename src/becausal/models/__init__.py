@@ -14,10 +14,9 @@ load_model("bundled:vit")                       the same as a vision transformer
 import importlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from becausal.core.contracts import Classifier
 from becausal.core.errors import ModelError, OptionError
@@ -25,8 +24,7 @@ from becausal.models import huggingface, keras_file, python_function, timm_hub, 
 from becausal.models.detect import python as python_detector
 from becausal.models.detect import torch as torch_detector
 from becausal.models.labels import find_label, read_labels
-from becausal.models.loading import Loading
-from becausal.models.preprocess import Normalisation
+from becausal.models.loading import Loading, LoadingOptions
 from becausal.models.settings import ModelSettings, resolve_settings
 
 # onnxruntime reads this when it is imported, here or in a user's own file; disable_telemetry_events() comes too late.
@@ -35,6 +33,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 __all__ = [
     "KINDS",
     "Loading",
+    "LoadingOptions",
     "ModelKind",
     "as_classifier",
     "as_detector",
@@ -93,21 +92,7 @@ _TORCH_KINDS = ("torch", "hf", "timm", "torchvision")
 _SUFFIXES = {".onnx": "onnx", ".keras": "keras", ".h5": "keras", ".hdf5": "keras"}  # files that need no prefix
 
 
-def load_model(
-    spec: str | Path,
-    *,
-    labels: str | Path | Sequence[str] | None = None,
-    preprocess: str | Path | Normalisation | None = None,
-    resize: str | int | None = None,
-    returns: str | None = None,
-    threshold: float | None = None,
-    device: str = "cpu",
-    batch_size: int | None = None,
-    threads: int | None = None,
-    half: bool = False,
-    runtime: str = "auto",
-    endpoint: Mapping[str, Any] | Sequence[str] | None = None,
-) -> Classifier:
+def load_model(spec: str | Path, **options: Unpack[LoadingOptions]) -> Classifier:
     """Load a classifier or an object detector by its specification.
 
     What is not given is taken from a TOML file next to the model, from the model's metadata, or assumed and noted in
@@ -116,29 +101,18 @@ def load_model(
     Args:
         spec: Which model, e.g. "net.onnx", "torch:net.py:build", "hf:google/vit-base-patch16-224" or "bundled"; an object
             detector is written e.g. "detect:yolo.onnx".
-        labels: Class names: a file, or a list.
-        preprocess: Normalisation: a preset (imagenet, tf, caffe, unit, raw), a TOML file or a `Normalisation`.
-        resize: How an image is resized before the centre crop: 256, "256/224", "squash", "squash:256" or "letterbox".
-        returns: What the model returns: probabilities, logits, multilabel, multilabel-logits or labels.
-        threshold: Of an object detector: the lowest score at which a box counts as found.
-        device: Where the model runs, e.g. "cpu" or "cuda".
-        batch_size: Maximum number of images evaluated at once.
-        threads: CPU threads for the model.
-        half: Half precision, on a GPU.
-        runtime: What runs a torch module on a CPU: "torch", "onnxruntime" (the module is exported), or "auto":
-            onnxruntime where both return the same.
-        endpoint: Options of an `oip:` model, e.g. {"timeout": 10, "price": 0.002}.
+        **options: How it is loaded, see `LoadingOptions`: labels, preprocess, resize, returns, threshold, device,
+            batch_size, threads, half, runtime, endpoint.
 
     Returns:
         The classifier, for `explain` and the other functions.
 
     Raises:
         ModelError: The specification is not valid, or the model cannot be loaded.
-        OptionError: An option has an invalid value.
+        OptionError: An option is unknown, or has an invalid value.
         MissingExtraError: A library that this kind of model needs is not installed.
     """
-    options = dict(locals())  # all parameters by name, so that no option is listed twice
-    return open_model(options.pop("spec"), Loading.from_options(**options))
+    return open_model(spec, Loading.from_options(**options))
 
 
 def open_model(spec: str | Path, loading: Loading, *, uncached: bool = False) -> Classifier:
@@ -172,36 +146,12 @@ def open_model(spec: str | Path, loading: Loading, *, uncached: bool = False) ->
     return classifier
 
 
-def as_classifier(
-    model: Any,
-    *,
-    labels: str | Path | Sequence[str] | None = None,
-    preprocess: str | Path | Normalisation | None = None,
-    resize: str | int | None = None,
-    returns: str | None = None,
-    threshold: float | None = None,
-    device: str = "cpu",
-    batch_size: int | None = None,
-    threads: int | None = None,
-    half: bool = False,
-    runtime: str = "auto",
-    endpoint: Mapping[str, Any] | Sequence[str] | None = None,
-) -> Classifier:
+def as_classifier(model: Any, **options: Unpack[LoadingOptions]) -> Classifier:
     """Make a classifier from a specification, a torch module, a Keras model or a function.
 
     Args:
         model: The model; a classifier is returned unchanged.
-        labels: This and the other options are those of `load_model`.
-        preprocess: See `load_model`.
-        resize: See `load_model`.
-        returns: See `load_model`.
-        threshold: See `load_model`.
-        device: See `load_model`.
-        batch_size: See `load_model`.
-        threads: See `load_model`.
-        half: See `load_model`.
-        runtime: See `load_model`.
-        endpoint: See `load_model`.
+        **options: How it is loaded, as in `load_model`.
 
     Returns:
         The classifier.
@@ -210,8 +160,7 @@ def as_classifier(
         ModelError: It is none of these, or cannot be loaded.
         OptionError: Options were given for a classifier that is already loaded.
     """
-    options = dict(locals())  # all parameters by name, so that no option is listed twice
-    loading = Loading.from_options(**{name: value for name, value in options.items() if name != "model"})
+    loading = Loading.from_options(**options)
     if isinstance(model, (str, Path)):
         return open_model(model, loading)
     if loading.endpoint:
@@ -223,30 +172,12 @@ def as_classifier(
     return _wrap(model, resolve_settings(None, loading))
 
 
-def as_detector(
-    model: Any,
-    *,
-    labels: str | Path | Sequence[str] | None = None,
-    preprocess: str | Path | Normalisation | None = None,
-    resize: str | int | None = None,
-    threshold: float | None = None,
-    device: str = "cpu",
-    batch_size: int | None = None,
-    threads: int | None = None,
-    half: bool = False,
-) -> Classifier:
+def as_detector(model: Any, **options: Unpack[LoadingOptions]) -> Classifier:
     """Make an object detector from a specification, a torch module that follows torchvision, or a function.
 
     Args:
         model: The model; a detector is returned unchanged.
-        labels: This and the other options are those of `load_model`.
-        preprocess: See `load_model`.
-        resize: See `load_model`.
-        threshold: See `load_model`.
-        device: See `load_model`.
-        batch_size: See `load_model`.
-        threads: See `load_model`.
-        half: See `load_model`.
+        **options: How it is loaded, as in `load_model`.
 
     Returns:
         The detector.
@@ -255,8 +186,6 @@ def as_detector(
         ModelError: It is none of these, or cannot be loaded.
         OptionError: Options were given for a detector that is already loaded.
     """
-    options = dict(locals())  # all parameters by name, so that no option is listed twice
-    del options["model"]
     if isinstance(model, (str, Path, Classifier)):
         is_plain = not isinstance(model, Classifier) and not str(model).startswith(("detect:", "bundled"))
         detector = as_classifier(f"detect:{model}" if is_plain else model, **options)

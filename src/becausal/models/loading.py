@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 from becausal.core.errors import OptionError
 from becausal.core.options import option
@@ -20,6 +20,22 @@ def check_threshold(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 < value <= 1.0:
         raise OptionError(f"the threshold of a detector is a score above 0 and up to 1, e.g. 0.5, not {value!r}")
     return float(value)
+
+
+class LoadingOptions(TypedDict, total=False):
+    """The options of `load_model`: those of `Loading`, as Python takes them."""
+
+    labels: str | Path | Sequence[str] | None
+    preprocess: str | Path | Normalisation | None
+    resize: str | int | None
+    returns: str | None
+    threshold: float | None
+    device: str
+    batch_size: int | None
+    threads: int | None
+    half: bool
+    runtime: str
+    endpoint: Mapping[str, Any] | Sequence[str] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,17 +114,18 @@ class Loading:
         return f"{type(self).__name__}({given})"  # without secrets
 
     @classmethod
-    def from_options(
-        cls,
-        *,
-        labels: str | Path | Sequence[str] | None = None,
-        endpoint: Mapping[str, Any] | Sequence[str] | None = None,
-        **others: Any,
-    ) -> Self:
-        """The record of options as `load_model` takes them: any sequence of labels, a mapping of endpoint options."""
-        if labels is not None and not isinstance(labels, (str, Path)):
-            labels = tuple(str(name) for name in labels)
-        return cls(labels=labels, endpoint=as_pairs(endpoint), **others)
+    def from_options(cls, **options: Unpack[LoadingOptions]) -> Self:
+        """The record of options as `load_model` takes them: any sequence of labels, a mapping of endpoint options.
+
+        Raises:
+            OptionError: There is no such option.
+        """
+        if unknown := sorted(set(options) - {f.name for f in fields(cls)}):
+            raise OptionError(f"unknown loading option {unknown[0]!r}; expected {', '.join(f.name for f in fields(cls))}")
+        given: dict[str, Any] = dict(options)
+        if given.get("labels") is not None and not isinstance(given["labels"], (str, Path)):
+            given["labels"] = tuple(str(name) for name in given["labels"])
+        return cls(**(given | {"endpoint": as_pairs(given.get("endpoint"))}))
 
     def check(self) -> None:
         """Raise OptionError for values that no model can be loaded with."""

@@ -20,6 +20,7 @@ from becausal.core.errors import OptionError
 from becausal.core.options import Option
 from becausal.core.request import Request
 from becausal.core.text import one_line
+from becausal.images.fills import FILLS, with_fills
 from becausal.models.loading import Loading
 
 DEFAULT_OUT = Path("becausal-out")
@@ -106,7 +107,7 @@ def _make_parameter(described: "Field[Any]", hint: Any, panel: str, own_help: st
         metavar=option.metavar or None,
         rich_help_panel=panel,
         autocompletion=_complete_from(option.choices) if option.choices else _COMPLETIONS.get(described.name),
-        help=own_help or _with_default(option.help, described.default),
+        help=own_help or _with_default(with_fills(option.help), described.default),
         show_default=False,
     )
     annotation: Any = Annotated[bool, declared] if kind is bool else Annotated[kind | None, declared]
@@ -193,7 +194,7 @@ def _complete_method(incomplete: str) -> list[str]:
     return [name for name in METHODS if name.startswith(incomplete)]
 
 
-_COMPLETIONS: dict[str, Any] = {"method": _complete_method}
+_COMPLETIONS: dict[str, Any] = {"method": _complete_method, "fills": _complete_from(tuple(FILLS))}
 
 Robust = Annotated[
     bool,

@@ -12,9 +12,10 @@ from typing import Any, NoReturn
 
 from becausal.api.explanation import FILES
 from becausal.core.errors import OptionError
-from becausal.core.request import FILLS, Request
+from becausal.core.request import Request
 from becausal.core.schema import check_depth, read_fields
 from becausal.core.text import one_line
+from becausal.images.fills import FILLS
 from becausal.interfaces.http.forms import FORM_TYPE, parse_form, read_one, read_texts
 from becausal.interfaces.web.guard import RequestRejected
 from becausal.interfaces.web.images import Upload, clean_name

@@ -7,6 +7,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from becausal.core.request import Request
 from becausal.core.version import __version__
+from becausal.images.fills import with_fills
 from becausal.interfaces.http.bodies import DEFAULT_WAIT, INCLUDABLE, JSON_TYPE, MAX_INSTANCES
 from becausal.interfaces.http.forms import FORM_TYPE
 from becausal.interfaces.http.rules import (
@@ -190,7 +191,11 @@ def _request_fields() -> Schema:
     for item in fields(Request):
         default = list(item.default) if isinstance(item.default, tuple) else item.default
         option = item.metadata["option"]
-        found[item.name] = {**(type_schema(hints[item.name]) or {}), "description": option.help, "default": default}
+        found[item.name] = {
+            **(type_schema(hints[item.name]) or {}),
+            "description": with_fills(option.help),
+            "default": default,
+        }
     return found
 
 

@@ -12,7 +12,7 @@ from becausal.api.explanation import Explanation
 from becausal.core.checks import ANY
 from becausal.core.contracts import Classifier, Pixels
 from becausal.core.errors import AnswerError, NetworkError, OptionError
-from becausal.core.request import FILLS
+from becausal.images.fills import FILLS
 from becausal.images.loading import InputImage
 from becausal.interfaces.web.images import Upload, check_image_size, decode_image, to_pillow
 from becausal.interfaces.web.job_queue import ProgressCallback
