@@ -22,13 +22,14 @@ from becausal.batch.inputs import Inputs
 from becausal.batch.records import BatchJob
 from becausal.batch.settings import settings_of
 from becausal.core.errors import FillError, OptionError
-from becausal.core.options import as_words, option
+from becausal.core.options import as_words, flag_of, option
 from becausal.core.request import Request
 from becausal.images.fills import FILLS, make_background
 from becausal.interfaces.cli import options
 from becausal.interfaces.cli.app import app
 from becausal.interfaces.cli.help import add_command, make_group
 from becausal.models.loading import Loading
+from becausal.render.report import _list_asked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,3 +176,8 @@ def test_a_new_fill_is_known_everywhere(monkeypatch: pytest.MonkeyPatch, capsys:
     assert "inpaint, stripes, '#rrggbb'" in shown
     with pytest.raises(FillError, match="inpaint, stripes, #rrggbb"):
         make_background("nothing", view, rng=np.random.default_rng(0))
+
+
+def test_the_report_has_a_new_option() -> None:
+    rows = {flag_of(item): value for item, value in _list_asked(WiderRequest(patience=7, is_careful=True, seed=2))}
+    assert rows == {"--patience": 7, "--careful": "yes"}

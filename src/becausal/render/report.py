@@ -1,8 +1,11 @@
 """The report: one self-contained HTML page about an explanation."""
 
+from dataclasses import fields
 from typing import Any
 
 from becausal.core.explanation import ExplanationRecord
+from becausal.core.options import flag_of
+from becausal.core.request import Request
 from becausal.render.command import format_command
 from becausal.render.figures import signal_png
 from becausal.render.limits import describe_stop
@@ -32,6 +35,9 @@ from becausal.render.wording import (
     question,
     unit_name,
 )
+
+
+_ALWAYS = ("method", "options", "fills", "seed", "grain", "max_calls")  # options that have a row in every report
 
 
 def render_report(explanation: ExplanationRecord) -> str:
@@ -126,6 +132,14 @@ def _shorten_names(key: str, value: Any) -> Any:
     return f"{len(value)} names" if key == "labels" and isinstance(value, list) else value
 
 
+def _list_asked(request: Request) -> list[tuple[Any, Any]]:
+    """What was asked for besides the rows that every report has, with the options that say so; defaults are left out."""
+    asked = request.record()
+    others = [item for item in fields(request) if "option" in item.metadata and item.name not in _ALWAYS]
+    values = [(item, asked[item.name]) for item in others]
+    return [(item, "yes" if value is True else value) for item, value in values if value != item.default]
+
+
 def _list_details(explanation: ExplanationRecord) -> dict[str, list[tuple[str, Any]]]:
     """Tables of everything needed to reproduce the explanation, by heading."""
     origin, stats = explanation.origin, explanation.stats
@@ -147,6 +161,7 @@ def _list_details(explanation: ExplanationRecord) -> dict[str, list[tuple[str, A
             ("seed", origin.seed),
             ("grain", "none" if origin.grain is None else f"{origin.grain} px"),
             ("maximum model calls", "none" if origin.max_calls is None else origin.max_calls),
+            *((flag_of(item).removeprefix("--"), value) for item, value in _list_asked(origin.request)),
             ("stopped by", explanation.stopped_by),
             ("model calls", f"{stats.calls:,} in {stats.batches:,} batches ({stats.asked:,} queries with repetitions)"),
             ("seconds", f"{stats.seconds:.2f}, including {stats.model_seconds:.2f} in the model"),
