@@ -36,7 +36,6 @@ from becausal.render.wording import (
     unit_name,
 )
 
-
 _ALWAYS = ("method", "options", "fills", "seed", "grain", "max_calls")  # options that have a row in every report
 
 
@@ -135,9 +134,11 @@ def _shorten_names(key: str, value: Any) -> Any:
 def _list_asked(request: Request) -> list[tuple[Any, Any]]:
     """What was asked for besides the rows that every report has, with the options that say so; defaults are left out."""
     asked = request.record()
-    others = [item for item in fields(request) if "option" in item.metadata and item.name not in _ALWAYS]
-    values = [(item, asked[item.name]) for item in others]
-    return [(item, "yes" if value is True else value) for item, value in values if value != item.default]
+    return [
+        (item, "yes" if asked[item.name] is True else asked[item.name])
+        for item in fields(request)
+        if "option" in item.metadata and item.name not in _ALWAYS and getattr(request, item.name) != item.default
+    ]
 
 
 def _list_details(explanation: ExplanationRecord) -> dict[str, list[tuple[str, Any]]]:
