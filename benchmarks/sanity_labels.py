@@ -22,16 +22,16 @@ from torch import nn
 
 from becausal import Request
 from becausal.api.jobs import prepare
-from becausal.bench.datasets import draw_scenes
-from becausal.bench.findings import Measure, Row, group_rows
-from becausal.bench.formatting import format_cell
-from becausal.bench.plan import BenchSettings, make_request, rounded
-from becausal.bench.randomising import take_network
-from becausal.bench.sanity import EdgeMap, compare_rows, default_methods, explain_label
-from becausal.bench.sanity_tables import RANK, SETS
-from becausal.bench.storage import table_text
 from becausal.core.errors import BecausalError
 from becausal.engine.engine import Engine
+from becausal.lab.bench.datasets import draw_scenes
+from becausal.lab.bench.findings import Measure, Row, group_rows
+from becausal.lab.bench.formatting import format_cell
+from becausal.lab.bench.plan import BenchSettings, make_request, rounded
+from becausal.lab.bench.randomising import take_network
+from becausal.lab.bench.sanity import EdgeMap, compare_rows, default_methods, explain_label
+from becausal.lab.bench.sanity_tables import RANK, SETS
+from becausal.lab.bench.storage import table_text
 from becausal.models import as_classifier
 from becausal.scenes import LABELS
 

@@ -8,12 +8,12 @@ import pytest
 from PIL import Image
 
 from becausal import Request
-from becausal.bench import run
-from becausal.bench.datasets import occluder_pixels, read_dataset, read_photobombs, read_roaming
-from becausal.bench.planting import Planting, make_photobombs, make_roaming
-from becausal.bench.shapes import bounds, draw_shape, draw_texture, paste
 from becausal.core.errors import BecausalError, OptionError, OutputError
 from becausal.interfaces.cli.app import main
+from becausal.lab.bench import run
+from becausal.lab.bench.datasets import occluder_pixels, read_dataset, read_photobombs, read_roaming
+from becausal.lab.bench.planting import Planting, make_photobombs, make_roaming
+from becausal.lab.bench.shapes import bounds, draw_shape, draw_texture, paste
 from becausal.models import as_classifier
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from becausal.bench import fetching
-from becausal.bench.fetching import PublishedDataset, fetch_dataset, tree_hash
 from becausal.core.errors import NetworkError, OutputError
 from becausal.interfaces.cli.app import main
+from becausal.lab.bench import fetching
+from becausal.lab.bench.fetching import PublishedDataset, fetch_dataset, tree_hash
 
 
 class Handler(SimpleHTTPRequestHandler):

@@ -13,10 +13,12 @@ from PIL import Image
 
 from becausal import Request, load_model
 from becausal.api.jobs import prepare
-from becausal.bench import run
-from becausal.bench.packing import unpack_map, unpack_set
-from becausal.bench.plan import BenchSettings, split_method
-from becausal.bench.sanity import (
+from becausal.core.errors import OptionError, TargetError
+from becausal.engine.engine import Engine
+from becausal.lab.bench import run
+from becausal.lab.bench.packing import unpack_map, unpack_set
+from becausal.lab.bench.plan import BenchSettings, split_method
+from becausal.lab.bench.sanity import (
     NO_SUPPORT,
     EdgeMap,
     choose_layers,
@@ -26,10 +28,8 @@ from becausal.bench.sanity import (
     make_arms,
     structural_similarity,
 )
-from becausal.bench.sanity_tables import ALONE, CASCADE, summarise
-from becausal.bench.storage import read_table
-from becausal.core.errors import OptionError, TargetError
-from becausal.engine.engine import Engine
+from becausal.lab.bench.sanity_tables import ALONE, CASCADE, summarise
+from becausal.lab.bench.storage import read_table
 from becausal.methods import METHODS, make_explainer
 from becausal.models import as_classifier
 from becausal.scenes import make_scene
@@ -38,7 +38,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("captum", reason="captum is not installed")
 from torch import nn  # noqa: E402
 
-from becausal.bench.randomising import TrainedNetwork, take_network  # noqa: E402
+from becausal.lab.bench.randomising import TrainedNetwork, take_network  # noqa: E402
 
 SCENE = make_scene(61_000_000).image
 SCRIPT = Path(__file__).parent.parent / "benchmarks" / "sanity_labels.py"

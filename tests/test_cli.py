@@ -467,7 +467,7 @@ def test_the_demo_measures_the_photobomber(place: Path, capsys: pytest.CaptureFi
     assert "becausal explain photo.jpg --model" in said
 
 
-@pytest.mark.skipif(not files("becausal.scenes").joinpath("bundled", IMAGE).is_file(), reason="no bundled image")
+@pytest.mark.skipif(not files("becausal.models.bundled").joinpath(IMAGE).is_file(), reason="no bundled image")
 def test_the_demo(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("demo", "--out", "here", "--json") == 0
     (entry,) = json.loads(capsys.readouterr().out)

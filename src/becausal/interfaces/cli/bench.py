@@ -12,7 +12,7 @@ from becausal.interfaces.cli.progress import ProgressBar
 from becausal.models import open_model
 
 if TYPE_CHECKING:
-    from becausal.bench import BenchRun
+    from becausal.lab.bench import BenchRun
 
 _EXPERIMENT, _RUN = "Experiment", "Run"
 
@@ -84,7 +84,7 @@ def bench(
     - `becausal bench scenes --model bundled --methods causal,rise --limit 20`
     - `becausal bench photobombing --model net.onnx --data data/photobombing --limit 100 --out bombs`
     """
-    from becausal.bench import run
+    from becausal.lab.bench import run
 
     if name is None:
         list_benches()
@@ -113,7 +113,7 @@ def bench(
 
 def list_benches() -> None:
     """Print every experiment with its question, its default methods and its default number of images."""
-    from becausal.bench import BENCHES, load_bench
+    from becausal.lab.bench import BENCHES, load_bench
 
     found = [load_bench(name) for name in BENCHES]
     rows = [(b.name, b.question, b.methods.replace(",", ", "), "all" if b.limit is None else str(b.limit)) for b in found]
@@ -122,7 +122,7 @@ def list_benches() -> None:
 
 def print_run(done: "BenchRun") -> None:
     """Print the first table, what was left out, and where the files are."""
-    from becausal.bench.formatting import format_cell
+    from becausal.lab.bench.formatting import format_cell
 
     console = open_console()
     table = done.findings.tables[0]

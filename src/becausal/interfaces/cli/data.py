@@ -13,7 +13,7 @@ from becausal.interfaces.cli.progress import ProgressBar
 from becausal.models import open_model
 
 if TYPE_CHECKING:
-    from becausal.bench.planting import CreatedDataset
+    from becausal.lab.bench.planting import CreatedDataset
 
 Images = Annotated[Path, typer.Option("--images", metavar="DIR", help="Folder of images to start from.")]
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder to write to, new or empty.")]
@@ -40,7 +40,7 @@ def get(
     - `becausal data get photobombing`
     - `becausal data get roaming-panda --out sets/panda`
     """
-    from becausal.bench.fetching import SETS, fetch_dataset
+    from becausal.lab.bench.fetching import SETS, fetch_dataset
 
     folder = out or Path("data") / name
     check_writable(folder)
@@ -92,7 +92,7 @@ def photobombing(
     - `becausal data make photobombing --images photos --model net.onnx --out bombed`
     - `becausal data make photobombing --images photos --model bundled --paint texture --area 0.05:0.2 --out bombed`
     """
-    from becausal.bench.planting import Planting, make_photobombs
+    from becausal.lab.bench.planting import Planting, make_photobombs
 
     names = tuple(part.strip() for part in shapes.split(",") if part.strip())
     planting = Planting(shapes=names, paint=paint, area=parse_area(area), seed=seed)
@@ -127,7 +127,7 @@ def roaming(
 
     - `becausal data make roaming --object panda.png --images photos --model net.onnx --label "red panda" --out roaming`
     """
-    from becausal.bench.planting import make_roaming
+    from becausal.lab.bench.planting import make_roaming
 
     _check_folder(images)
     check_writable(out)
