@@ -191,8 +191,7 @@ NAMED = {
     "httpx": {"models.endpoint.transport"},
     "rich": {name for name in FILES if name.startswith("interfaces.cli")},
     "PIL": {
-        "images.loading", "render.painting", "render.thumbnails", "lab.scenes.dataset", "lab.bench.planting", "lab.bench.shapes",
-        "interfaces.web.images",
+        "images.loading", "render.painting", "render.thumbnails", "lab.scenes.dataset", "interfaces.web.images",
     },
 }  # fmt: skip
 

@@ -25,7 +25,7 @@ Data = Annotated[
     typer.Option(
         metavar="DIR",
         rich_help_panel=_EXPERIMENT,
-        help="Dataset: a published one, one you made with `becausal data make`, or any folder of images.",
+        help="Dataset: a published one, one of the same layout, or any folder of images.",
     ),
 ]
 Methods = Annotated[

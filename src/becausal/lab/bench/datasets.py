@@ -1,4 +1,4 @@
-"""Datasets with ground truth: the two published ones, those that `becausal data make` writes, scenes, any folder.
+"""Datasets with ground truth: the two published ones, others of their layout, scenes, any folder.
 
 Published layouts (repository theyoucheng/deepcover, folder benchmarks):
 
@@ -7,8 +7,8 @@ Published layouts (repository theyoucheng/deepcover, folder benchmarks):
 - roaming-panda: a `*.csv` file, separated by spaces, with a line `name r0 c0 r1 c1` for each image in the only folder
   next to it.
 
-Datasets made by `data make` have the same layout, and in addition `masks/NAME.png` with the planted pixels in white, which
-take precedence as ground truth, and `dataset.json` with the label of a roaming object.
+Other datasets may have in addition `masks/NAME.png` with the pixels of the occluder or the object in white, which take
+precedence as ground truth, and `dataset.json` with the label of a roaming object.
 """
 
 import json
@@ -88,7 +88,7 @@ def occluder_pixels(r0: int, c0: int, r1: int, c1: int, shape: str, grid: tuple[
 def read_photobombs(folder: Path) -> list[Sample]:
     """All images of a photobombing folder in the order of its list, with occluders of any size."""
     found = []
-    for line in _lines(folder / PHOTOBOMBS, "becausal data get photobombing, or becausal data make photobombing"):
+    for line in _lines(folder / PHOTOBOMBS, "becausal data get photobombing"):
         match = LINE.match(line)
         if match is None:
             raise OptionError(f"{folder / PHOTOBOMBS} has a line that cannot be read: {line[:80]!r}")
@@ -129,7 +129,7 @@ def read_roaming(folder: Path) -> list[Sample]:
     if (folder / "dataset.json").exists():
         label = json.loads((folder / "dataset.json").read_text(encoding="utf-8"))["label"]
     found = []
-    for line in _lines(lists[0], "becausal data get roaming-panda, or becausal data make roaming"):
+    for line in _lines(lists[0], "becausal data get roaming-panda"):
         parts = line.split()
         if len(parts) != 5 or not all(part.isdigit() for part in parts[1:]):
             raise OptionError(f"{lists[0]} has a line that cannot be read: {line[:80]!r}")

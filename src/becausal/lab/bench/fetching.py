@@ -165,8 +165,7 @@ def _download(url: str, part: Path) -> None:
 
 def suggest_alternative(name: str, out: Path) -> str:
     """What to do without a network."""
-    make = "photobombing" if name == "photobombing" else "roaming"
     return (
-        f"without a network: copy the folder benchmarks/{SETS[name].folder} of {REPOSITORY} to {out}, make a dataset from "
-        f"your own images with becausal data make {make}, or run becausal bench scenes, which needs no data"
+        f"without a network: copy the folder benchmarks/{SETS[name].folder} of {REPOSITORY} to {out}, or run becausal bench "
+        "scenes, which needs no data"
     )

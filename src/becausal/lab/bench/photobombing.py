@@ -35,8 +35,8 @@ def select(settings: BenchSettings, classifier: Classifier) -> ImageSelection:
     """Images with a correct prediction and an occluder of at least 50 pixels in the view."""
     if settings.data is None:
         raise OptionError(
-            "the bench photobombing needs --data DIR: download the dataset with becausal data get photobombing, make one "
-            "with becausal data make photobombing, or run the bench scenes, which needs no data"
+            "the bench photobombing needs --data DIR: download the dataset with becausal data get photobombing, or run the "
+            "bench scenes, which needs no data"
         )
     reject = reject_mislabelled(classifier, mask="occluder", pixels=SMALLEST)
     return select_evenly(read_photobombs(settings.data), unless_known(settings, reject), settings.limit)

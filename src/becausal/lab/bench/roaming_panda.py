@@ -48,8 +48,8 @@ def select(settings: BenchSettings, classifier: Classifier) -> ImageSelection:
     """Images in which the model recognises the object."""
     if settings.data is None:
         raise OptionError(
-            "the bench roaming-panda needs --data DIR: download the dataset with becausal data get roaming-panda, or make "
-            "one with becausal data make roaming"
+            "the bench roaming-panda needs --data DIR: download the dataset with becausal data get roaming-panda, or run "
+            "the bench scenes, which needs no data"
         )
     return select_evenly(read_roaming(settings.data), unless_known(settings, reject_mislabelled(classifier)), settings.limit)
 
