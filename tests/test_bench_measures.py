@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from becausal import Request
 from becausal.core.metrics import iou, overlap, pieces_found, points_inside, rank_agreement, ranks, recall, top_pixels
-from becausal.lab.bench.findings import Column, Measure, cumulative_plot, group_rows, measure_table, paired_table
 from becausal.lab.bench.formatting import best_rows, count_failures, format_cell, format_command
 from becausal.lab.bench.packing import pack_map, pack_set, unpack_map, unpack_set
+from becausal.lab.bench.plots import cumulative_plot
+from becausal.lab.bench.rows import group_rows
 from becausal.lab.bench.statistics import (
     Estimate,
     compare_paired,
@@ -21,6 +22,7 @@ from becausal.lab.bench.statistics import (
     estimate_share,
     holm_adjust,
 )
+from becausal.lab.bench.tables import Column, Measure, measure_table, paired_table
 from becausal.lab.bench.tiny import exact_responsibilities, label_table, random_scores, trained_scores
 from becausal.methods.causal.exact import responsibilities
 

@@ -4,8 +4,8 @@ from becausal.lab.bench import run
 run("scenes", "bundled", methods="causal,rise", limit=20, out="run")
 """
 
+from becausal.lab.bench.base import BenchRun
 from becausal.lab.bench.execution import BenchProgress
-from becausal.lab.bench.results import BenchRun
 from becausal.lab.bench.runner import BENCHES, load_bench, run
 
 __all__ = ["BENCHES", "BenchProgress", "BenchRun", "load_bench", "run"]

@@ -9,27 +9,15 @@ import numpy as np
 from becausal.api.explanation import Explanation
 from becausal.core.contracts import Classifier
 from becausal.core.metrics import iou, rank_agreement
-from becausal.lab.bench.findings import (
-    CALLS,
-    SIZE,
-    Column,
-    Findings,
-    Grouping,
-    Measure,
-    Plot,
-    Row,
-    finite_values,
-    group_rows,
-    line_of_estimates,
-    measure_table,
-    successful,
-)
+from becausal.lab.bench.base import Bench
 from becausal.lab.bench.packing import pack_map, unpack_map, unpack_set
-from becausal.lab.bench.plan import Arm, Bench, BenchSettings, Subject, make_request, split_method
-from becausal.lab.bench.selection import select_images
+from becausal.lab.bench.plan import Arm, BenchSettings, Subject, make_request, split_method
+from becausal.lab.bench.plots import Line, Plot, line_of_estimates
+from becausal.lab.bench.rows import Row, by_method, compare_rows, finite_values, group_rows, successful
+from becausal.lab.bench.tables import CALLS, SIZE, Column, Measure, Table, measure_table
 
-PARTITIONS = (1, *range(10, 101, 10))
-BUDGETS = (100, 200, 300, 400, 600, 800, 1000, 1400, 2000, 3000)
+PARTITIONS = (1, *range(10, 101, 10))  # the paper uses 50
+BUDGETS = (100, 200, 300, 400, 600, 800, 1000, 1400, 2000, 3000)  # model calls
 SHOWN = 2  # images drawn, with a strip for each method
 
 PLAIN_SIZE = replace(SIZE, column=replace(SIZE.column, best=None))  # no best value among the steps of one method
@@ -57,46 +45,44 @@ def measure(subject: Subject, explanation: Explanation, classifier: Classifier) 
     return {"_map": pack_map(explanation.responsibility)}
 
 
-def compare_rows(rows: list[Row]) -> list[Row]:
+def compare_with_last(rows: list[Row]) -> list[Row]:
     """Compare each map and explanation with the last one of its image and method."""
-    last = {(r["name"], r["method"]): r for r in sorted(successful(rows), key=lambda r: r["step"])}
-    out = []
-    for row in rows:
-        end = last.get((row["name"], row["method"]))
-        if row.get("error") or end is None:
-            out.append(row)
-            continue
+
+    def compare(row: Row, end: Row) -> Row:
         correlation = rank_agreement(unpack_map(row["_map"]), unpack_map(end["_map"]))
-        alike = iou(unpack_set(row["_shown"]), unpack_set(end["_shown"]))
-        known = {} if correlation != correlation else {"map_agreement": round(correlation, 6)}
-        out.append(row | known | {"set_agreement": round(alike, 6)})
-    return out
+        known = {} if correlation != correlation else {"map_agreement": correlation}
+        return known | {"set_agreement": iou(unpack_set(row["_shown"]), unpack_set(end["_shown"]))}
+
+    last = sorted(successful(rows), key=lambda row: row["step"])  # of several references, the last one counts
+    return compare_rows(rows, last, compare, with_itself=True)
 
 
-def summarise(rows: Sequence[Row]) -> Findings:
+def make_tables(rows: Sequence[Row]) -> list[Table]:
     """Size, calls and agreement with the last step, for each step."""
-    found = successful(rows)
-    tables = tuple(
+    return [
         measure_table(
             f"steps-{method}", f"{method}, by {part[0]['by']}", part, (PLAIN_SIZE, SETS, MAP, CALLS),
-            by=Grouping(("step",), (STEPS[part[0]["by"]],)), order=lambda key: key[0],
+            by={"step": STEPS[part[0]["by"]]}, order=lambda key: key[0],
         )
-        for (method,), part in group_rows(found, "method").items()
-    )  # fmt: skip
-    plots = (
-        Plot("size", "Size of the explanation", "mean calls", "share of the view", _lines(found, SIZE), "line", "y"),
-        Plot("sets", "IoU with the last explanation", "mean calls", "IoU", _lines(found, SETS), "line", "y"),
-        Plot("maps", "Rank correlation with the last map", "mean calls", "correlation", _lines(found, MAP), "line", ""),
-    )
-    return Findings(tables, plots)
+        for method, part in by_method(rows)
+    ]  # fmt: skip
 
 
-def _lines(rows: Sequence[Row], measure: Measure) -> tuple[Any, ...]:
+def make_plots(rows: Sequence[Row]) -> list[Plot]:
+    """The same as curves."""
+    return [
+        Plot("size", "Size of the explanation", "mean calls", "share of the view", _lines(rows, SIZE), "line", "y"),
+        Plot("sets", "IoU with the last explanation", "mean calls", "IoU", _lines(rows, SETS), "line", "y"),
+        Plot("maps", "Rank correlation with the last map", "mean calls", "correlation", _lines(rows, MAP), "line", ""),
+    ]
+
+
+def _lines(rows: Sequence[Row], measure: Measure) -> tuple[Line, ...]:
     lines = []
-    for (method,), group in group_rows(rows, "method").items():
+    for method, group in by_method(rows):
         steps = [part for _, part in sorted(group_rows(group, "step").items())]
         calls = [float(np.mean(finite_values(part, "calls"))) for part in steps]
-        lines.append(line_of_estimates(str(method), calls, [measure.estimate(part) for part in steps]))
+        lines.append(line_of_estimates(method, calls, [measure.estimate(part) for part in steps]))
     return tuple(lines)
 
 
@@ -117,11 +103,11 @@ BENCH = Bench(
     paper="A sequence of maps that converges as partitions are added; the paper uses 50.",
     methods="dc-causal,causal",
     limit=10,
-    select=select_images,
     arms=make_arms,
     measure=measure,
-    postprocess=compare_rows,
-    summarise=summarise,
+    postprocess=compare_with_last,
+    tables=make_tables,
+    plots=make_plots,
     outline="occluder",
     choose_steps=choose_steps,
     sets=("max_calls",),

@@ -13,22 +13,15 @@ from becausal.core.contracts import Classifier, Scores
 from becausal.core.errors import OptionError
 from becausal.core.metrics import rank_agreement
 from becausal.images.fills import make_background
+from becausal.lab.bench.base import Bench
 from becausal.lab.bench.datasets import AnnotatedImage, Sample
 from becausal.lab.bench.execution import error_row
-from becausal.lab.bench.findings import (
-    CALLS,
-    Column,
-    Findings,
-    Grouping,
-    Measure,
-    Row,
-    cumulative_plot,
-    measure_table,
-    paired_table,
-    successful,
-)
-from becausal.lab.bench.plan import Arm, Bench, BenchSettings, ImageSelection, plain_arms, rounded
+from becausal.lab.bench.plan import Arm, BenchSettings, ImageSelection
+from becausal.lab.bench.plots import Plot, cumulative_plot
+from becausal.lab.bench.rows import Row, rounded
 from becausal.lab.bench.selection import load_subject, select_images, take_first, unless_known
+from becausal.lab.bench.tables import CALLS, Column, Measure, measure_table, paired_table
+from becausal.lab.bench.tables import Table as ResultTable
 from becausal.lab.bench.tiny import exact_responsibilities, label_table, model_scores, random_scores, trained_scores
 from becausal.methods.causal.exact import Table, is_explanation, smallest_size
 
@@ -146,23 +139,25 @@ def measure_against(found: Explanation, holds: Table) -> Row:
     }
 
 
-def summarise(rows: Sequence[Row]) -> Findings:
+def make_tables(rows: Sequence[Row]) -> list[ResultTable | None]:
     """How often the smallest explanation was found, by kind of classifier."""
-    found = successful(rows)
     measures = (OPTIMAL, MINIMAL, RATIO, RANK, CALLS)
-    kinds = Grouping(("kind", "method"), ("classifier", "method"))
-    tables = (
-        measure_table("methods", "All classifiers", found, measures),
-        measure_table(
-            "kinds", "By kind of classifier", found, measures, by=kinds, order=lambda key: KINDS.index(key[0]),
-            note="random: random weights and images; trained: small networks fitted to noisy patterns; model: the given "
-            "model on blocks of an image, as many as the tiny images have pixels. All are minimised to single pixels.",
-        ),
-        paired_table(found, RATIO),
-    )  # fmt: skip
+    note = (
+        "random: random weights and images; trained: small networks fitted to noisy patterns; model: the given "
+        "model on blocks of an image, as many as the tiny images have pixels. All are minimised to single pixels."
+    )
+    by, title = {"kind": "classifier", "method": "method"}, "By kind of classifier"
+    return [
+        measure_table("methods", "All classifiers", rows, measures),
+        measure_table("kinds", title, rows, measures, by=by, order=lambda key: KINDS.index(key[0]), note=note),
+        paired_table(rows, RATIO),
+    ]
+
+
+def make_plots(rows: Sequence[Row]) -> list[Plot]:
+    """How much larger explanations are than necessary."""
     title = "Size compared with the smallest explanation"
-    plot = cumulative_plot("ratio", title, "size ratio, at most", found, "ratio", first=1.0, last=3.0)
-    return Findings(tuple(t for t in tables if t is not None), (plot,))
+    return [cumulative_plot("ratio", title, "size ratio, at most", rows, "ratio", first=1.0, last=3.0)]
 
 
 BENCH = Bench(
@@ -170,10 +165,9 @@ BENCH = Bench(
     question="On tiny images, where all subsets can be evaluated: is the explanation the smallest possible?",
     paper="Not in the paper, which calls the exact problem intractable.",
     methods="causal,dc-causal",
-    limit=100,
     select=select,
-    arms=plain_arms,
-    summarise=summarise,
+    tables=make_tables,
+    plots=make_plots,
     rank_by="ratio",
     run_arm=run_arm,
     takes=("fills", "seed", "max_calls"),

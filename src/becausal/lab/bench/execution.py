@@ -10,10 +10,11 @@ from becausal.api.explanation import Explanation
 from becausal.core.contracts import Classifier
 from becausal.core.errors import AnswerError, BecausalError, MissingExtraError, ModelError, NetworkError
 from becausal.core.text import one_line
+from becausal.lab.bench.base import Bench
 from becausal.lab.bench.datasets import Sample
-from becausal.lab.bench.findings import Row
 from becausal.lab.bench.packing import pack_set
-from becausal.lab.bench.plan import TAGS, Arm, Bench, BenchSettings, ImageSelection, Subject, common_row, rounded
+from becausal.lab.bench.plan import TAGS, Arm, BenchSettings, ImageSelection, Subject, common_row
+from becausal.lab.bench.rows import Row, rounded
 from becausal.lab.bench.selection import load_subject
 from becausal.lab.bench.storage import RowStore
 

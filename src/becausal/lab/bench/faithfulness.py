@@ -10,23 +10,12 @@ from becausal.core.contracts import Classifier
 from becausal.core.metrics import STEPS, iou, points_inside, rank_agreement, trace_curves
 from becausal.core.problem import Problem
 from becausal.engine.engine import Engine
-from becausal.lab.bench.findings import (
-    CALLS,
-    Column,
-    Findings,
-    Line,
-    Measure,
-    Plot,
-    Row,
-    finite_values,
-    group_rows,
-    measure_table,
-    paired_table,
-    successful,
-)
+from becausal.lab.bench.base import Bench
 from becausal.lab.bench.packing import pack_map, unpack_map, unpack_set
-from becausal.lab.bench.plan import Arm, Bench, BenchSettings, Subject, make_request
-from becausal.lab.bench.selection import select_images
+from becausal.lab.bench.plan import Arm, BenchSettings, Subject, make_request
+from becausal.lab.bench.plots import Line, Plot
+from becausal.lab.bench.rows import Row, by_method, finite_values, group_rows, successful
+from becausal.lab.bench.tables import CALLS, Column, Measure, Table, measure_table, paired_table
 
 NOTE = "Areas and pointing are averaged over the seeds of each image; n is the number of images."
 SEEDS = 3  # runs of each method, with consecutive seeds
@@ -61,7 +50,7 @@ def measure(subject: Subject, explanation: Explanation, classifier: Classifier) 
     return row | {"_map": pack_map(explanation.responsibility)}
 
 
-def compare_rows(rows: list[Row]) -> list[Row]:
+def compare_seeds(rows: list[Row]) -> list[Row]:
     """Add the agreement of different seeds to the first row of each image and method."""
     found: dict[int, Row] = {}
     for part in group_rows(successful(rows), "name", "method").values():
@@ -75,30 +64,26 @@ def compare_rows(rows: list[Row]) -> list[Row]:
     return [row | found.get(id(row), {}) for row in rows]
 
 
-def summarise(rows: Sequence[Row]) -> Findings:
-    """Areas for all methods, averaged over seeds, and the mean curves."""
-    found = successful(rows)
-    has_object = any(row.get("pointing") is not None for row in found)
+def make_tables(rows: Sequence[Row]) -> list[Table | None]:
+    """Areas for all methods, averaged over seeds."""
+    has_object = any(row.get("pointing") is not None for row in rows)
     measures = (INSERTION, DELETION, *((POINTING,) if has_object else ()), SAME_SET, SAME_MAP, CALLS)
-    once = [row for row in found if row.get("seed_iou") is not None]
-    tables = (
-        measure_table("methods", "All methods", _means(found, once), measures, note=NOTE),
-        paired_table(found, INSERTION),
-        paired_table(found, DELETION),
-    )
-    plots = tuple(
-        Plot(f"{name}", title, x, "confidence of the label", _curves(found, prefix), "line", "x")
-        for name, title, x, prefix in (
-            ("insertion", "Insertion: pixels shown, highest first", "share of pixels shown", "in"),
-            ("deletion", "Deletion: pixels masked, highest first", "share of pixels masked", "out"),
-        )
-    )
-    return Findings(tuple(t for t in tables if t is not None), plots)
+    methods = measure_table("methods", "All methods", _means(rows), measures, note=NOTE)
+    return [methods, paired_table(rows, INSERTION), paired_table(rows, DELETION)]
 
 
-def _means(rows: Sequence[Row], once: Sequence[Row]) -> list[Row]:
-    """One row for each image and method, with the means over its seeds."""
-    agreement = {(row["name"], row["method"]): row for row in once}
+def make_plots(rows: Sequence[Row]) -> list[Plot]:
+    """The mean curves."""
+    y, shown, masked = "confidence of the label", _curves(rows, "in"), _curves(rows, "out")
+    return [
+        Plot("insertion", "Insertion: pixels shown, highest first", "share of pixels shown", y, shown, "line", "x"),
+        Plot("deletion", "Deletion: pixels masked, highest first", "share of pixels masked", y, masked, "line", "x"),
+    ]
+
+
+def _means(rows: Sequence[Row]) -> list[Row]:
+    """One row for each image and method, with the means over its seeds, and their agreement, which one of them has."""
+    agreement = {(row["name"], row["method"]): row for row in rows if row.get("seed_iou") is not None}
     out = []
     for (name, method), part in group_rows(rows, "name", "method").items():
         row: Row = {"name": name, "method": method}
@@ -112,11 +97,11 @@ def _means(rows: Sequence[Row], once: Sequence[Row]) -> list[Row]:
 
 def _curves(rows: Sequence[Row], prefix: str) -> tuple[Line, ...]:
     lines = []
-    for (method,), group in group_rows(rows, "method").items():
+    for method, group in by_method(rows):
         values = [finite_values(group, f"{prefix}_{k}") for k in MARKS]
         if all(values):
             x = tuple(k / STEPS for k in MARKS)
-            lines.append(Line(str(method), x, tuple(float(np.mean(v)) for v in values)))
+            lines.append(Line(method, x, tuple(float(np.mean(v)) for v in values)))
     return tuple(lines)
 
 
@@ -124,13 +109,12 @@ BENCH = Bench(
     name="faithfulness",
     question="How well does a map rank pixels, does it point at the object, and does it depend on the seed?",
     paper="Not in the paper; insertion and deletion are defined as for RISE.",
-    methods="all",
     limit=50,
-    select=select_images,
     arms=make_arms,
     measure=measure,
-    postprocess=compare_rows,
-    summarise=summarise,
+    postprocess=compare_seeds,
+    tables=make_tables,
+    plots=make_plots,
     rank_by="insertion",
     lower_is_better=False,
     outline="object",

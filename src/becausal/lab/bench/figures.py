@@ -3,7 +3,7 @@
 from io import BytesIO
 from typing import TYPE_CHECKING
 
-from becausal.lab.bench.findings import Line, Plot
+from becausal.lab.bench.plots import Line, Plot
 from becausal.render.figures import INK, SOFT, new_figure, png_bytes
 
 if TYPE_CHECKING:

@@ -8,27 +8,14 @@ import numpy as np
 from becausal.api.explanation import Explanation
 from becausal.api.transferring import measure_transfer
 from becausal.core.contracts import Classifier
-from becausal.core.metrics import HELD_OUT_COUNT, iou, overlap
-from becausal.lab.bench.findings import (
-    CALLS,
-    SIZE,
-    Column,
-    Findings,
-    Grouping,
-    Measure,
-    Plot,
-    Row,
-    Table,
-    finite_values,
-    group_rows,
-    line_of_estimates,
-    measure_table,
-    successful,
-)
+from becausal.core.metrics import HELD_OUT_COUNT, iou
+from becausal.lab.bench.base import Bench, measure_occluder
 from becausal.lab.bench.packing import unpack_set
-from becausal.lab.bench.plan import Arm, Bench, BenchSettings, Subject, make_request
-from becausal.lab.bench.selection import select_images
+from becausal.lab.bench.plan import Arm, BenchSettings, Subject, make_request
+from becausal.lab.bench.plots import Plot, points_plot
+from becausal.lab.bench.rows import Row, by_method, compare_rows, finite_values, group_rows, successful
 from becausal.lab.bench.statistics import estimate
+from becausal.lab.bench.tables import CALLS, SIZE, Column, Measure, Table, measure_table
 
 GREYS = ("black", "#202020", "#404040", "#606060", "grey", "#a0a0a0", "#c0c0c0", "white")
 FILLS = (*GREYS, "mean", "blur", "noise")
@@ -49,47 +36,47 @@ def make_arms(settings: BenchSettings) -> list[Arm]:
 
 def measure(subject: Subject, explanation: Explanation, classifier: Classifier) -> Row:
     """The share of held-out backgrounds that keep the label; overlap of the explanation and the occluder, if it is known."""
-    found: Row = {"backgrounds": measure_transfer(explanation, classifier).share}
-    occluder, visible = subject.masks.get("occluder"), explanation.visible
-    if occluder is None or not occluder.any():
-        return found
-    return found | {"overlap": overlap(visible, occluder), "clear": int(not (visible & occluder).any())}
+    return {"backgrounds": measure_transfer(explanation, classifier).share} | measure_occluder(subject, explanation)
 
 
-def compare_rows(rows: list[Row]) -> list[Row]:
+def compare_with_grey(rows: list[Row]) -> list[Row]:
     """Compare each explanation with that of the same image for the fill grey."""
-    greys = {(r["name"], r["method"]): r for r in successful(rows) if r["fill"] == "grey"}
-    out = []
-    for row in rows:
-        grey = greys.get((row["name"], row["method"]))
-        if row.get("error") or grey is None or row["fill"] == "grey":
-            out.append(row)
-        else:
-            out.append(row | {"like_grey": round(iou(unpack_set(row["_shown"]), unpack_set(grey["_shown"])), 6)})
-    return out
+
+    def compare(row: Row, grey: Row) -> Row:
+        return {"like_grey": iou(unpack_set(row["_shown"]), unpack_set(grey["_shown"]))}
+
+    return compare_rows(rows, (row for row in successful(rows) if row["fill"] == "grey"), compare)
 
 
-def summarise(rows: Sequence[Row]) -> Findings:
+def make_tables(rows: Sequence[Row]) -> list[Table]:
     """Means for each fill, and their range: between fills, and for a single image."""
-    found = successful(rows)
-    has_occluder = any(row.get("overlap") is not None for row in found)
-    has_transfer = any(row.get("backgrounds") is not None for row in found)  # not in older files
-    more = (*((OVERLAP, CLEAR) if has_occluder else ()), *((BACKGROUNDS,) if has_transfer else ()))
-    measures = (SIZE, *more, LIKE_GREY, CALLS)
-    by_fill = measure_table(
-        "fills", "By fill", found, measures, by=Grouping(("method", "fill")),
-        note="An image is missing for a fill if the fully masked image already has the label.",
-    )  # fmt: skip
-    tables = [_range_table(found, (SIZE, OVERLAP) if has_occluder else (SIZE,)), by_fill]
-    plots = [_plot(found, SIZE, "size", "Size of the explanation by fill", "share of the view")]
-    if has_occluder:  # what the paper asks comes first
-        plots.insert(0, _plot(found, OVERLAP, "overlap", "Explanation on the occluder by fill", "share of the explanation"))
-    return Findings(tuple(tables), tuple(plots))
+    has_occluder = _has(rows, OVERLAP)
+    more = (*((OVERLAP, CLEAR) if has_occluder else ()), *((BACKGROUNDS,) if _has(rows, BACKGROUNDS) else ()))
+    note = "An image is missing for a fill if the fully masked image already has the label."
+    by, measures = {"method": "method", "fill": "fill"}, (SIZE, *more, LIKE_GREY, CALLS)
+    spread = _range_table(rows, (SIZE, OVERLAP) if has_occluder else (SIZE,))
+    return [spread, measure_table("fills", "By fill", rows, measures, by=by, note=note)]
+
+
+def make_plots(rows: Sequence[Row]) -> list[Plot]:
+    """Means for each fill; what the paper asks comes first."""
+
+    def plot(measure: Measure, name: str, title: str, y: str) -> Plot:
+        return points_plot(name, title, "fill", y, rows, measure, "fill", FILLS)
+
+    overlap = [plot(OVERLAP, "overlap", "Explanation on the occluder by fill", "share of the explanation")]
+    size = [plot(SIZE, "size", "Size of the explanation by fill", "share of the view")]
+    return overlap + size if _has(rows, OVERLAP) else size
+
+
+def _has(rows: Sequence[Row], measure: Measure) -> bool:
+    """Whether it was measured: occluders may be unknown, and older files have no backgrounds."""
+    return any(row.get(measure.key) is not None for row in rows)
 
 
 def _range_table(rows: Sequence[Row], measures: Sequence[Measure]) -> Table:
     lines: list[tuple[Any, ...]] = []
-    for (method,), group in group_rows(rows, "method").items():
+    for method, group in by_method(rows):
         whole = _explained_with_all(group)
         for m in measures:
             by_fill, by_name = (
@@ -116,28 +103,17 @@ def _explained_with_all(rows: Sequence[Row]) -> list[Row]:
     return [row for part in by_name.values() if {r["fill"] for r in part} == fills for row in part]
 
 
-def _plot(rows: Sequence[Row], measure: Measure, name: str, title: str, y: str) -> Plot:
-    lines = []
-    for (method,), group in group_rows(rows, "method").items():
-        by_fill = group_rows(group, "fill")
-        present = [(i, by_fill[(fill,)]) for i, fill in enumerate(FILLS) if (fill,) in by_fill]
-        estimates = [measure.estimate(part) for _, part in present]
-        lines.append(line_of_estimates(str(method), [i for i, _ in present], estimates))
-    return Plot(name, title, "fill", y, tuple(lines), "points", "y", FILLS)
-
-
 BENCH = Bench(
     name="fills",
     question="Does the fill of masked pixels matter?",
     paper="The mean overlap with the occluder changes by less than 4 points between masking colours from black to white.",
     methods="causal,dc-causal",
     limit=50,
-    select=select_images,
     arms=make_arms,
     measure=measure,
-    postprocess=compare_rows,
-    summarise=summarise,
-    rank_by="size",
+    postprocess=compare_with_grey,
+    tables=make_tables,
+    plots=make_plots,
     outline="occluder",
     sets=("fills",),
 )

@@ -9,8 +9,9 @@ from typing import Any
 
 from becausal.core.options import Option
 from becausal.core.request import Request
-from becausal.lab.bench.findings import Cell, Column, Row, Table
+from becausal.lab.bench.rows import Row
 from becausal.lab.bench.statistics import Estimate
+from becausal.lab.bench.tables import Cell, Column, Table
 from becausal.models.loading import Loading
 
 ALWAYS_SHOWN = ("fills", "seed")  # options that a command states even where they are the default

@@ -6,26 +6,14 @@ from dataclasses import replace
 from becausal.api.explanation import Explanation
 from becausal.core.contracts import Classifier
 from becausal.core.errors import OptionError
-from becausal.core.metrics import overlap
+from becausal.lab.bench.base import Bench, measure_occluder
 from becausal.lab.bench.datasets import Sample, draw_scenes, read_dataset
-from becausal.lab.bench.findings import (
-    CALLS,
-    SIZE,
-    Column,
-    Findings,
-    Grouping,
-    Measure,
-    Row,
-    Table,
-    cumulative_plot,
-    finite_values,
-    group_rows,
-    measure_table,
-    successful,
-)
-from becausal.lab.bench.plan import Bench, BenchSettings, ImageSelection, Subject, plain_arms
+from becausal.lab.bench.plan import BenchSettings, ImageSelection, Subject
+from becausal.lab.bench.plots import Plot, size_plot
+from becausal.lab.bench.rows import Row, by_method, finite_values, group_rows
 from becausal.lab.bench.selection import load_subject, require_scene_labels, take_evenly, top_label, true_label
 from becausal.lab.bench.statistics import difference_of_means
+from becausal.lab.bench.tables import CALLS, SIZE, Column, Measure, Table, measure_table
 
 TRIES = 60  # scenes drawn for each image wanted, since wrong predictions are rare
 OVERLAP = Measure("overlap", Column("on occluder", "share", None, "share of the explanation on the occluder"))
@@ -65,20 +53,15 @@ def _by_prediction(samples: Iterable[Sample], classifier: Classifier, most: int,
 
 def measure(subject: Subject, explanation: Explanation, classifier: Classifier) -> Row:
     """Overlap with the occluder, if it is known."""
-    occluder = subject.masks.get("occluder")
-    if occluder is None or not occluder.any():
-        return {}
-    return {"overlap": overlap(explanation.visible, occluder)}
+    return {key: value for key, value in measure_occluder(subject, explanation).items() if key == OVERLAP.key}
 
 
-def summarise(rows: Sequence[Row]) -> Findings:
+def make_tables(rows: Sequence[Row]) -> list[Table]:
     """Size for wrong and correct predictions, and their difference."""
-    found = successful(rows)
-    measures = (SIZE, OVERLAP, CONFIDENCE, CALLS)
-    by = Grouping(("method", "kind"), ("method", "prediction"))
-    table = measure_table("kinds", "Wrong and correct predictions", found, measures, by=by)
+    by = {"method": "method", "kind": "prediction"}
+    kinds = measure_table("kinds", "Wrong and correct predictions", rows, (SIZE, OVERLAP, CONFIDENCE, CALLS), by=by)
     lines = []
-    for (method,), group in group_rows(found, "method").items():
+    for method, group in by_method(rows):
         parts = {kind: part for (kind,), part in group_rows(group, "kind").items()}
         wrong, right = (finite_values(parts.get(kind, []), "size") for kind in ("wrong", "right"))
         lines.append((method, len(wrong), len(right), difference_of_means(wrong, right)))
@@ -88,10 +71,12 @@ def summarise(rows: Sequence[Row]) -> Findings:
         Column("right", "count"),
         Column("size, wrong minus right", "points", None, "difference of the means"),
     )
-    difference = Table("difference", "Are explanations of wrong predictions larger?", columns, tuple(lines))
-    split = [row | {"method": f"{row['method']}, {row['kind']}"} for row in found]
-    plots = (cumulative_plot("size", "Size of the explanations", "share of the view, at most", split, "size"),)
-    return Findings((difference, table), plots)
+    return [Table("difference", "Are explanations of wrong predictions larger?", columns, tuple(lines)), kinds]
+
+
+def make_plots(rows: Sequence[Row]) -> list[Plot]:
+    """Sizes, with a curve for wrong and one for correct predictions."""
+    return [size_plot([row | {"method": f"{row['method']}, {row['kind']}"} for row in rows])]
 
 
 BENCH = Bench(
@@ -99,10 +84,9 @@ BENCH = Bench(
     question="Are explanations of wrong predictions larger than those of correct ones?",
     paper="Announced on the website of the project; the paper has no figures.",
     methods="causal,dc-causal",
-    limit=100,
     select=select,
-    arms=plain_arms,
     measure=measure,
-    summarise=summarise,
+    tables=make_tables,
+    plots=make_plots,
     outline="occluder",
 )

@@ -9,23 +9,11 @@ from becausal.core.contracts import Classifier
 from becausal.core.metrics import top_pixels
 from becausal.core.problem import Problem
 from becausal.engine.engine import Engine
-from becausal.lab.bench.findings import (
-    CALLS,
-    SIZE,
-    Column,
-    Findings,
-    Measure,
-    Plot,
-    Row,
-    cumulative_plot,
-    group_rows,
-    line_of_estimates,
-    measure_table,
-    paired_table,
-    successful,
-)
-from becausal.lab.bench.plan import Bench, Subject, plain_arms
-from becausal.lab.bench.selection import select_images
+from becausal.lab.bench.base import Bench
+from becausal.lab.bench.plan import Subject
+from becausal.lab.bench.plots import Plot, line_of_estimates, size_plot
+from becausal.lab.bench.rows import Row, by_method
+from becausal.lab.bench.tables import CALLS, SIZE, Column, Measure, Table, measure_table, paired_table
 
 SHARES = (5, 10, 20, 50)  # per cent of the view
 KEPT = tuple(
@@ -49,23 +37,18 @@ def measure(subject: Subject, explanation: Explanation, classifier: Classifier) 
     return {m.key: int(kept) for m, kept in zip(KEPT, holds, strict=True)}
 
 
-def summarise(rows: Sequence[Row]) -> Findings:
+def make_tables(rows: Sequence[Row]) -> list[Table | None]:
     """Size, and the share of labels kept, for all methods."""
-    found = successful(rows)
-    tables = (
-        measure_table("methods", "All methods", found, (SIZE, *KEPT, CALLS)),
-        paired_table(found, SIZE),
-        paired_table(found, KEPT[2]),
-    )
-    lines = tuple(
-        line_of_estimates(str(method), [share / 100 for share in SHARES], [m.estimate(group) for m in KEPT])
-        for (method,), group in group_rows(found, "method").items()
-    )
-    plots = (
-        Plot("right", "Label kept by the highest pixels of the map", "share of visible pixels", "share of images", lines),
-        cumulative_plot("size", "Size of the explanations", "share of the view, at most", found, "size"),
-    )
-    return Findings(tuple(t for t in tables if t is not None), plots)
+    methods = measure_table("methods", "All methods", rows, (SIZE, *KEPT, CALLS))
+    return [methods, paired_table(rows, SIZE), paired_table(rows, KEPT[2])]
+
+
+def make_plots(rows: Sequence[Row]) -> list[Plot]:
+    """The share of labels kept by more and more pixels, and sizes."""
+    shares = [share / 100 for share in SHARES]
+    lines = [line_of_estimates(method, shares, [m.estimate(group) for m in KEPT]) for method, group in by_method(rows)]
+    title = "Label kept by the highest pixels of the map"
+    return [Plot("right", title, "share of visible pixels", "share of images", tuple(lines)), size_plot(rows)]
 
 
 BENCH = Bench(
@@ -73,10 +56,7 @@ BENCH = Bench(
     question="How small are explanations, and how few of the highest pixels of a map keep the label?",
     paper="On occluded COCO images with a compositional network: under 13 % of the pixels for dc-causal, 37.8 % for SBFL; "
     "80 % of the labels are correct with the first 20 % of the pixels.",
-    methods="all",
-    limit=100,
-    select=select_images,
-    arms=plain_arms,
     measure=measure,
-    summarise=summarise,
+    tables=make_tables,
+    plots=make_plots,
 )

@@ -4,25 +4,16 @@ from collections.abc import Sequence
 
 from becausal.api.explanation import Explanation
 from becausal.core.contracts import Classifier
-from becausal.core.errors import OptionError
 from becausal.core.metrics import iou, overlap, recall
+from becausal.lab.bench.base import Bench
 from becausal.lab.bench.datasets import SMALLEST, read_photobombs
-from becausal.lab.bench.findings import (
-    CALLS,
-    SIZE,
-    Column,
-    Findings,
-    Grouping,
-    Measure,
-    Row,
-    cumulative_plot,
-    measure_table,
-    paired_table,
-    successful,
-)
-from becausal.lab.bench.plan import Bench, BenchSettings, ImageSelection, Subject, plain_arms
-from becausal.lab.bench.selection import reject_mislabelled, select_evenly, unless_known
+from becausal.lab.bench.plan import BenchSettings, ImageSelection, Subject
+from becausal.lab.bench.plots import Plot, cumulative_plot, size_plot
+from becausal.lab.bench.rows import Row
+from becausal.lab.bench.selection import reject_mislabelled, select_listed
+from becausal.lab.bench.tables import CALLS, SIZE, Column, Measure, Table, measure_table, paired_table
 
+#: Classes of occluders by their share of the view: the bound above, and the name.
 AREAS = ((0.01, "under 1 %"), (0.05, "1 to 5 %"), (0.1, "5 to 10 %"), (2.0, "over 10 %"))
 
 CLEAR = Measure("clear", Column("clear", "share", "high", "explanations without any pixel of the occluder"), True)
@@ -33,13 +24,7 @@ IOU = Measure("iou", Column("IoU", "share", "low", "intersection over union of e
 
 def select(settings: BenchSettings, classifier: Classifier) -> ImageSelection:
     """Images with a correct prediction and an occluder of at least 50 pixels in the view."""
-    if settings.data is None:
-        raise OptionError(
-            "the bench photobombing needs --data DIR: download the dataset with becausal data get photobombing, or run the "
-            "bench scenes, which needs no data"
-        )
-    reject = reject_mislabelled(classifier, mask="occluder", pixels=SMALLEST)
-    return select_evenly(read_photobombs(settings.data), unless_known(settings, reject), settings.limit)
+    return select_listed(settings, read_photobombs, reject_mislabelled(classifier, mask="occluder", pixels=SMALLEST))
 
 
 def measure(subject: Subject, explanation: Explanation, classifier: Classifier) -> Row:
@@ -56,34 +41,24 @@ def measure(subject: Subject, explanation: Explanation, classifier: Classifier) 
     }
 
 
-def summarise(rows: Sequence[Row]) -> Findings:
-    """Means for all methods, by shape and by area, and the two curves of the figure in the paper."""
-    found = successful(rows)
+def make_tables(rows: Sequence[Row]) -> list[Table | None]:
+    """Means for all methods, by shape and by area."""
     order = [name for _, name in AREAS]
-    tables = [
-        measure_table("methods", "All methods", found, (SIZE, CLEAR, OVERLAP, COVERED, IOU, CALLS)),
-        paired_table(found, CLEAR),
-        paired_table(found, SIZE),
-        measure_table(
-            "shapes", "By shape of the occluder", found, (SIZE, CLEAR, OVERLAP), by=Grouping(("shape", "method")),
-            order=lambda key: str(key[0]),
-        ),
-        measure_table(
-            "areas", "By area of the occluder", found, (SIZE, CLEAR, OVERLAP),
-            by=Grouping(("area_class", "method"), ("area", "method")), order=lambda key: order.index(key[0]),
-        ),
-    ]  # fmt: skip
-    plots = (
-        cumulative_plot(
-            "intersection",
-            "Overlap with the occluder",
-            "share of the occluder in the explanation, at most",
-            found,
-            "covered",
-        ),
-        cumulative_plot("size", "Size of the explanations", "share of the view, at most", found, "size"),
-    )
-    return Findings(tuple(t for t in tables if t is not None), plots)
+    by_shape, by_area = {"shape": "shape", "method": "method"}, {"area_class": "area", "method": "method"}
+    own = (SIZE, CLEAR, OVERLAP)
+    return [
+        measure_table("methods", "All methods", rows, (SIZE, CLEAR, OVERLAP, COVERED, IOU, CALLS)),
+        paired_table(rows, CLEAR),
+        paired_table(rows, SIZE),
+        measure_table("shapes", "By shape of the occluder", rows, own, by=by_shape, order=lambda key: str(key[0])),
+        measure_table("areas", "By area of the occluder", rows, own, by=by_area, order=lambda key: order.index(key[0])),
+    ]
+
+
+def make_plots(rows: Sequence[Row]) -> list[Plot]:
+    """The two curves of the figure in the paper."""
+    x = "share of the occluder in the explanation, at most"
+    return [cumulative_plot("intersection", "Overlap with the occluder", x, rows, "covered"), size_plot(rows)]
 
 
 BENCH = Bench(
@@ -91,12 +66,11 @@ BENCH = Bench(
     question="Do explanations avoid a planted occluder, and how small are they?",
     paper="More than 60 % of the explanations of dc-causal avoid the occluder, 20 points more than those of RISE, the "
     "second best; they are the smallest of all tools.",
-    methods="all",
     limit=None,
     select=select,
-    arms=plain_arms,
     measure=measure,
-    summarise=summarise,
+    tables=make_tables,
+    plots=make_plots,
     rank_by="overlap",
     outline="occluder",
 )

@@ -1,18 +1,18 @@
-"""The parts of a bench: settings, selected images, requests, measurements."""
+"""What a bench is given and works on: settings, selected images, arms, requests, rows."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from becausal.api import Request
 from becausal.api.explanation import Explanation
-from becausal.core.contracts import Classifier, Visible
+from becausal.core.contracts import Visible
 from becausal.core.errors import OptionError
 from becausal.core.request import parse_options
 from becausal.images.loading import InputImage, View
 from becausal.lab.bench.datasets import Sample
-from becausal.lab.bench.findings import Findings, Row
+from becausal.lab.bench.rows import Row, round_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,67 +74,6 @@ class Subject:
 
 
 TAGS = ("fill", "seed", "by", "step")  # the keys in which arms of the same method may differ
-MeasureExplanation = Callable[[Subject, Explanation, Classifier], Row]
-RunArm = Callable[[Arm, Sequence[Sample], Classifier, BenchSettings], Iterator[tuple[Sample, Row]]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bench:
-    """An experiment.
-
-    Attributes:
-        name: Its name.
-        question: What it measures, as a question.
-        paper: What the paper reports about it.
-        methods: Default methods: "all", or names separated by commas.
-        limit: Default maximum number of images, None for all.
-        select: Chooses the images.
-        arms: What is computed for every image.
-        summarise: Makes tables and plots from the rows.
-        postprocess: Adds values that depend on several rows.
-        measure: What to record about an explanation.
-        run_arm: Computes the rows of an arm itself, instead of explaining the images with the model.
-        rank_by: The value that ranks images from best to worst.
-        lower_is_better: Whether low values of it are better.
-        outline: The ground-truth mask that is outlined in the drawn images.
-        choose_steps: Chooses rows to draw, instead of the best and the worst images.
-        sets: Options of a request that the bench sets itself; a request that sets them is refused.
-        takes: The only options of a request that have a meaning here; None for all.
-    """
-
-    name: str
-    question: str
-    paper: str
-    methods: str
-    limit: int | None
-    select: Callable[[BenchSettings, Classifier], ImageSelection]
-    arms: Callable[[BenchSettings], list[Arm]]
-    summarise: Callable[[Sequence[Row]], Findings]
-    postprocess: Callable[[list[Row]], list[Row]] = lambda rows: rows
-    measure: MeasureExplanation | None = None
-    run_arm: RunArm | None = None
-    rank_by: str = "size"
-    lower_is_better: bool = True
-    outline: str | None = None
-    choose_steps: Callable[[Sequence[Row]], list[dict[str, Any]]] | None = None
-    sets: tuple[str, ...] = ()
-    takes: tuple[str, ...] | None = None
-
-    def check_request(self, request: Request) -> None:
-        """Refuse a request with options that would have no effect.
-
-        Raises:
-            OptionError: It has such an option.
-        """
-        for changed in (f.name for f in fields(request) if getattr(request, f.name) != f.default):
-            if changed in ("method", "options"):
-                raise OptionError(
-                    f"a bench runs several methods: give methods='name:key=value', not {changed} in the request"
-                )
-            if changed in self.sets:
-                raise OptionError(f"the bench {self.name} sets {changed} itself: leave it out")
-            if self.takes is not None and changed not in self.takes:
-                raise OptionError(f"the bench {self.name} has no use for {changed}: leave it out")
 
 
 def plain_arms(settings: BenchSettings) -> list[Arm]:
@@ -171,22 +110,13 @@ def common_row(explanation: Explanation) -> Row:
     """What every bench records about an explanation."""
     return {
         "label": explanation.label_id,
-        "size": _rounded(explanation.size),
+        "size": round_number(explanation.size),
         "pixels": explanation.pixels,
         "pieces": explanation.pieces,
         "calls": explanation.calls,
-        "original": _rounded(explanation.confidence),
-        "confidence": _rounded(explanation.checks.confidence),
+        "original": round_number(explanation.confidence),
+        "confidence": round_number(explanation.checks.confidence),
         "sufficient": int(explanation.checks.sufficient),
         "minimal": explanation.checks.minimal_grain,
         "stopped": explanation.stopped_by,
     }
-
-
-def rounded(row: Row) -> Row:
-    """The row with floats rounded to six digits, and None for NaN."""
-    return {key: _rounded(value) if isinstance(value, float) else value for key, value in row.items()}
-
-
-def _rounded(value: float) -> float | None:
-    return None if value != value else round(float(value), 6)

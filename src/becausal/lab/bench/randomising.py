@@ -1,4 +1,4 @@
-"""Networks with randomised weights, for the bench `sanity`."""
+"""Networks with randomised weights, and the stages of their randomisation, for the bench `sanity`."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -14,6 +14,38 @@ from becausal.methods.gradients import Module, ToInput, differentiable, require
 from becausal.models.outputs import make_probe_images
 
 NAME = "sanity"
+
+Stage = tuple[str, int]  # kind of randomisation, and a place between the layers in per cent
+
+TRAINED, SEED, CASCADE, ALONE = "trained", "seed", "cascade", "alone"
+AGAIN: Stage = (SEED, 0)
+CASCADES: tuple[Stage, ...] = tuple((CASCADE, step) for step in (0, 33, 67, 100))
+SINGLE: tuple[Stage, ...] = ((ALONE, 0), (ALONE, 50))
+COMPARED: tuple[Stage, ...] = (AGAIN, *CASCADES)
+STAGES: tuple[Stage, ...] = ((TRAINED, 0), *COMPARED)  # of every method
+NAMES = {
+    (TRAINED, 0): "trained",
+    AGAIN: "another seed",
+    (CASCADE, 0): "last layer",
+    (CASCADE, 100): "all layers",
+    (ALONE, 0): "first layer only",
+    (ALONE, 50): "middle layer only",
+}
+
+
+def stage_name(by: str, step: int) -> str:
+    """What was randomised, in words."""
+    return NAMES.get((by, step), f"last {step} %")
+
+
+def choose_layers(by: str, step: int, count: int) -> list[int]:
+    """Numbers of the layers to randomise out of `count`, in the order from the input to the output.
+
+    In a cascade these are the last `step` per cent, at least one; alone, the one at `step` per cent of the way.
+    """
+    if by == CASCADE:
+        return list(range(count - max(1, round(step / 100 * count)), count))
+    return [round(step / 100 * (count - 1))] if by == ALONE else []
 
 
 @final

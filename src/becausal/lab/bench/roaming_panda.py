@@ -6,25 +6,16 @@ import numpy as np
 
 from becausal.api.explanation import Explanation
 from becausal.core.contracts import Classifier
-from becausal.core.errors import OptionError
 from becausal.core.metrics import iou, overlap, points_inside, recall, top_pixels
+from becausal.lab.bench.base import Bench
 from becausal.lab.bench.datasets import read_roaming
-from becausal.lab.bench.findings import (
-    CALLS,
-    SIZE,
-    Column,
-    Findings,
-    Measure,
-    Row,
-    Table,
-    cumulative_plot,
-    measure_table,
-    paired_table,
-    successful,
-)
-from becausal.lab.bench.plan import Bench, BenchSettings, ImageSelection, Subject, plain_arms
-from becausal.lab.bench.selection import reject_mislabelled, select_evenly, unless_known
+from becausal.lab.bench.plan import BenchSettings, ImageSelection, Subject
+from becausal.lab.bench.plots import Plot, cumulative_plot, size_plot
+from becausal.lab.bench.rows import Row
+from becausal.lab.bench.selection import reject_mislabelled, select_listed
+from becausal.lab.bench.tables import CALLS, SIZE, Column, Measure, Table, measure_table, paired_table
 
+#: Share of images with an IoU above 0.5, from the text of the paper.
 PUBLISHED = {
     "rap": 0.910, "sbfl": 0.767, "dc-causal": 0.723, "extremal": 0.707, "rise": 0.558, "lrp": 0.538, "gbp": 0.208,
     "ig": 0.122,
@@ -46,12 +37,7 @@ INSIDE = Measure("inside", Column("inside", "share", "high", "share of the expla
 
 def select(settings: BenchSettings, classifier: Classifier) -> ImageSelection:
     """Images in which the model recognises the object."""
-    if settings.data is None:
-        raise OptionError(
-            "the bench roaming-panda needs --data DIR: download the dataset with becausal data get roaming-panda, or run "
-            "the bench scenes, which needs no data"
-        )
-    return select_evenly(read_roaming(settings.data), unless_known(settings, reject_mislabelled(classifier)), settings.limit)
+    return select_listed(settings, read_roaming, reject_mislabelled(classifier))
 
 
 def measure(subject: Subject, explanation: Explanation, classifier: Classifier) -> Row:
@@ -71,27 +57,23 @@ def measure(subject: Subject, explanation: Explanation, classifier: Classifier) 
     }
 
 
-def summarise(rows: Sequence[Row]) -> Findings:
+def make_tables(rows: Sequence[Row]) -> list[Table | None]:
     """Means for all methods, next to the published values."""
-    found = successful(rows)
-    table = measure_table("methods", "All methods", found, (TOP_HALF, TOP_IOU, HALF, IOU, POINTING, INSIDE, SIZE, CALLS))
-    columns = (
-        *table.columns,
-        Column("published", "share", None, "share of images with an IoU above 0.5 in the text of the paper"),
-    )
+    table = measure_table("methods", "All methods", rows, (TOP_HALF, TOP_IOU, HALF, IOU, POINTING, INSIDE, SIZE, CALLS))
+    published = Column("published", "share", None, "share of images with an IoU above 0.5 in the text of the paper")
+    lines = tuple((*line, PUBLISHED.get(str(line[0]).split(":")[0])) for line in table.rows)
     table = Table(
-        table.name, table.title, columns, tuple((*line, PUBLISHED.get(str(line[0]).split(":")[0])) for line in table.rows),
+        table.name, table.title, (*table.columns, published), lines,
         "The paper does not define the pixels of its IoU. A minimal explanation is far smaller than the object, so its IoU "
         "must be low; the highest pixels of the map, as many as the object has, are the closest comparison.",
     )  # fmt: skip
-    tables = (table, paired_table(found, TOP_IOU), paired_table(found, INSIDE))
-    plots = (
-        cumulative_plot(
-            "agreement", "IoU of the highest pixels of the map", "IoU with the object, at most", found, "map_iou"
-        ),
-        cumulative_plot("size", "Size of the explanations", "share of the view, at most", found, "size"),
-    )
-    return Findings(tuple(t for t in tables if t is not None), plots)
+    return [table, paired_table(rows, TOP_IOU), paired_table(rows, INSIDE)]
+
+
+def make_plots(rows: Sequence[Row]) -> list[Plot]:
+    """IoU of the highest pixels, and sizes."""
+    title, x = "IoU of the highest pixels of the map", "IoU with the object, at most"
+    return [cumulative_plot("agreement", title, x, rows, "map_iou"), size_plot(rows)]
 
 
 BENCH = Bench(
@@ -99,12 +81,11 @@ BENCH = Bench(
     question="Do the explanation and the highest pixels of the map locate an object at varying positions?",
     paper="Share of images with an IoU above 0.5: RAP 91.0, SBFL 76.7, dc-causal 72.3, Extremal 70.7, RISE 55.8, LRP 53.8, "
     "GBP 20.8, IG 12.2 %.",
-    methods="all",
     limit=None,
     select=select,
-    arms=plain_arms,
     measure=measure,
-    summarise=summarise,
+    tables=make_tables,
+    plots=make_plots,
     rank_by="map_iou",
     lower_is_better=False,
     outline="object",

@@ -12,9 +12,9 @@ from becausal.core.contracts import Classifier
 from becausal.core.errors import BecausalError, OptionError
 from becausal.core.files import write_file
 from becausal.core.version import versions
+from becausal.lab.bench.base import Bench, BenchRun
 from becausal.lab.bench.execution import BenchProgress, run_arms, sort_rows
-from becausal.lab.bench.plan import Bench, BenchSettings, ImageSelection
-from becausal.lab.bench.results import BenchRun
+from becausal.lab.bench.plan import BenchSettings, ImageSelection
 from becausal.lab.bench.selection import check_fills, select_methods
 from becausal.lab.bench.storage import RowStore, table_text
 from becausal.models import as_classifier

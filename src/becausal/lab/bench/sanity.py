@@ -17,15 +17,39 @@ from becausal.core.pipeline import run_pipeline
 from becausal.core.problem import Problem
 from becausal.core.targets import Target
 from becausal.engine.engine import Engine
+from becausal.lab.bench.base import Bench
 from becausal.lab.bench.datasets import Sample
 from becausal.lab.bench.execution import error_row
-from becausal.lab.bench.findings import Row, group_rows, successful
 from becausal.lab.bench.packing import pack_map, pack_set, unpack_map, unpack_set
-from becausal.lab.bench.plan import Arm, Bench, BenchSettings, ImageSelection, make_request, rounded, split_method
-from becausal.lab.bench.randomising import take_network
-from becausal.lab.bench.sanity_tables import ALONE, CASCADE, SINGLE, STAGES, TRAINED, stage_name, summarise
+from becausal.lab.bench.plan import Arm, BenchSettings, ImageSelection, make_request, split_method
+from becausal.lab.bench.plots import Plot, line_of_estimates
+from becausal.lab.bench.randomising import (
+    AGAIN,
+    ALONE,
+    CASCADES,
+    COMPARED,
+    SINGLE,
+    STAGES,
+    TRAINED,
+    Stage,
+    choose_layers,
+    stage_name,
+    take_network,
+)
+from becausal.lab.bench.rows import Row, by_method, compare_rows, finite_values, group_rows, rounded, successful
 from becausal.lab.bench.selection import load_subject, select_images
+from becausal.lab.bench.statistics import estimate
+from becausal.lab.bench.tables import Cell, Column, Kind, Measure, Table
 from becausal.methods import METHODS
+
+RANK = Measure("rank", Column("correlation", "number", None, "Spearman's correlation with the map of the trained network"))
+ABSOLUTE = Measure("rank_absolute", Column("correlation", "number"))
+SSIM = Measure("ssim", Column("SSIM", "number"))
+SETS = Measure("set_iou", Column("IoU", "share", None, "IoU with the explanation of the trained network"))
+NOTE = (
+    "Compared with the map of the trained network. Another seed: the trained network again, which shows what chance alone "
+    "changes. Then more and more layers are randomised, from the last one on. Constant maps have no ranks and are left out."
+)
 
 #: Options of methods that are slow by default; black-box methods then take about 200 model calls.
 BUDGETS = {
@@ -94,16 +118,6 @@ def make_arms(settings: BenchSettings) -> list[Arm]:
     return arms
 
 
-def choose_layers(by: str, step: int, count: int) -> list[int]:
-    """Numbers of the layers to randomise out of `count`, in the order from the input to the output.
-
-    In a cascade these are the last `step` per cent, at least one; alone, the one at `step` per cent of the way.
-    """
-    if by == CASCADE:
-        return list(range(count - max(1, round(step / 100 * count)), count))
-    return [round(step / 100 * (count - 1))] if by == ALONE else []
-
-
 def run_arm(
     arm: Arm, samples: Sequence[Sample], classifier: Classifier, settings: BenchSettings
 ) -> Iterator[tuple[Sample, Row]]:
@@ -170,23 +184,19 @@ def _pack_ranks(saliency: Saliency) -> str:
     return pack_map(ranks(saliency).reshape(saliency.shape))
 
 
-def compare_rows(rows: list[Row]) -> list[Row]:
+def compare_with_trained(rows: Sequence[Row]) -> list[Row]:
     """Compare each map and explanation with those of the trained network for the same image and method."""
-    trained = {(row["name"], row["method"]): row for row in successful(rows) if row["by"] == TRAINED}
-    out = []
-    for row in rows:
-        reference = trained.get((row["name"], row["method"]))
-        if row.get("error") or reference is None or row is reference:
-            out.append(row)
-            continue
-        found: Row = {"ssim": structural_similarity(unpack_map(row["_map"]), unpack_map(reference["_map"]))}
+
+    def compare(row: Row, trained: Row) -> Row:
+        found: Row = {"ssim": structural_similarity(unpack_map(row["_map"]), unpack_map(trained["_map"]))}
         for key, packed in (("rank", "_ranks"), ("rank_absolute", "_absolute")):
-            if packed in row and packed in reference:
-                found[key] = rank_agreement(unpack_map(row[packed]), unpack_map(reference[packed]))
-        if "_shown" in row and "_shown" in reference:
-            found["set_iou"] = iou(unpack_set(row["_shown"]), unpack_set(reference["_shown"]))
-        out.append(row | rounded(found))
-    return out
+            if packed in row and packed in trained:
+                found[key] = rank_agreement(unpack_map(row[packed]), unpack_map(trained[packed]))
+        if "_shown" in row and "_shown" in trained:
+            found["set_iou"] = iou(unpack_set(row["_shown"]), unpack_set(trained["_shown"]))
+        return found
+
+    return compare_rows(rows, (row for row in successful(rows) if row["by"] == TRAINED), compare)
 
 
 def structural_similarity(one: Saliency, other: Saliency) -> float:
@@ -203,6 +213,111 @@ def structural_similarity(one: Saliency, other: Saliency) -> float:
     c1, c2 = 0.01**2, 0.03**2  # the constants of the paper, for values in 0..1
     over = (2 * mean_a * mean_b + c1) * (2 * together + c2)
     return float((over / ((mean_a**2 + mean_b**2 + c1) * (spread_a + spread_b + c2))).mean())
+
+
+def make_tables(rows: Sequence[Row]) -> list[Table]:
+    """Agreement with the trained network at each stage, and how far it drops."""
+    found = _randomised(rows)
+    methods = {row["method"] for row in found if row["by"] == ALONE}
+    alone = [row for row in found if row["method"] in methods]
+    absolute = "Absolute values of maps of gradient methods: rank correlation"
+    others = "All other layers keep their trained weights; gradient methods only."
+    tables = (
+        _drop_table(found),
+        _stage_table("maps", "Maps: rank correlation", found, RANK, COMPARED, NOTE),
+        _stage_table("sets", "Explanations: IoU", found, SETS, COMPARED, _count_sets(found)),
+        _stage_table("absolute", absolute, found, ABSOLUTE, COMPARED, ""),
+        _stage_table("ssim", "Maps: structural similarity (SSIM)", found, SSIM, COMPARED, "Maps are scaled to 0..1."),
+        _stage_table("alone", "Maps: rank correlation, one layer randomised", alone, RANK, (*SINGLE, CASCADES[0]), others),
+    )
+    return [table for table in tables if table.rows]
+
+
+def make_plots(rows: Sequence[Row]) -> list[Plot]:
+    """Agreement with the trained network against the share of randomised layers."""
+    found = _randomised(rows)
+    return [
+        _plot("maps", "Maps: rank correlation with the trained network", "correlation", found, RANK),
+        _plot("sets", "Explanations: IoU with the trained network", "IoU", found, SETS),
+    ]
+
+
+def _randomised(rows: Sequence[Row]) -> list[Row]:
+    """The rows that are compared with the trained network."""
+    return [row for row in rows if row["by"] != TRAINED]
+
+
+def _at(rows: Sequence[Row], stage: Stage) -> list[Row]:
+    return [row for row in rows if (row["by"], row["step"]) == stage]
+
+
+def _by_name(rows: Sequence[Row], measure: Measure) -> dict[str, float]:
+    return {str(row["name"]): value for row in rows for value in finite_values([row], measure.key)}
+
+
+def _drop_table(rows: Sequence[Row]) -> Table:
+    """What full randomisation changes, compared with another seed on the same images."""
+    lines: list[tuple[Cell, ...]] = []
+    for method, part in by_method(rows):
+        cells: list[Cell] = [method]
+        for measure in (RANK, SETS):
+            again, final = (_by_name(_at(part, stage), measure) for stage in (AGAIN, CASCADES[-1]))
+            shared = sorted(again.keys() & final.keys())
+            means = [float(np.mean([values[name] for name in shared])) if shared else None for values in (again, final)]
+            cells += [len(shared), *means, estimate([again[name] - final[name] for name in shared])]
+        lines.append(tuple(cells))
+    columns = (
+        Column("method"),
+        Column("maps", "count", None, "images with both maps, neither of them constant"),
+        Column("correlation, another seed", "number"),
+        Column("correlation, all layers", "number"),
+        Column("drop", "number", None, "mean difference of the two correlations"),
+        Column("sets", "count", None, "images with both explanations"),
+        Column("IoU, another seed", "share"),
+        Column("IoU, all layers", "share"),
+        Column("drop of IoU, points", "points", None, "mean difference of the two"),
+    )
+    note = (
+        "The trained network with another seed, and the network with all layers randomised, both compared with the trained "
+        "network on the same images. The map of a method that depends on the network drops. The controls, random and edges "
+        "(the gradient of the image), ignore the network, and their maps do not drop. Explanations change for every map, "
+        "since the network decides where a map is cut off."
+    )
+    return Table("drop", "All layers randomised", columns, tuple(lines), note)
+
+
+def _stage_table(name: str, title: str, rows: Sequence[Row], measure: Measure, stages: Sequence[Stage], note: str) -> Table:
+    lines: list[tuple[Cell, ...]] = []
+    for method, part in by_method(rows):
+        if finite_values(part, measure.key):
+            lines.append((method, *(measure.estimate(_at(part, stage)) for stage in stages)))
+    kind: Kind = measure.column.kind
+    columns = (Column("method"), *(Column(stage_name(*stage), kind) for stage in stages))
+    return Table(name, title, columns, tuple(lines), note)
+
+
+def _count_sets(rows: Sequence[Row]) -> str:
+    """At how many images there was an explanation, by stage: the same for all methods that ran."""
+    counts = []
+    for stage in COMPARED:
+        part = _at(rows, stage)
+        with_sets = {row["name"] for row in part if finite_values([row], SETS.key)}
+        counts.append(f"{stage_name(*stage)} {len(with_sets)}")
+    return (
+        "Images with an explanation: " + ", ".join(counts) + ". On the others, the view does not raise the score of the "
+        "label above that of the fully masked image, so that there is nothing to explain."
+    )
+
+
+def _plot(name: str, title: str, y: str, rows: Sequence[Row], measure: Measure) -> Plot:
+    lines = []
+    for method, group in by_method(rows):
+        parts = [part for stage in COMPARED if finite_values(part := _at(group, stage), measure.key)]
+        shares = [part[0]["layers"] / part[0]["of_layers"] for part in parts]
+        if parts:
+            lines.append(line_of_estimates(method, shares, [measure.estimate(part) for part in parts]))
+    shown = "xy" if measure.column.kind == "share" else "x"
+    return Plot(name, title, "layers randomised, from the last one on", y, tuple(lines), "line", shown)
 
 
 def choose_steps(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -223,9 +338,10 @@ BENCH = Bench(
     limit=10,
     select=select,
     arms=make_arms,
-    summarise=summarise,
-    postprocess=compare_rows,
     run_arm=run_arm,
+    postprocess=compare_with_trained,
+    tables=make_tables,
+    plots=make_plots,
     choose_steps=choose_steps,
     takes=("fills", "grain", "seed", "max_calls"),
 )

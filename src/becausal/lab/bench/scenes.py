@@ -7,27 +7,16 @@ from becausal.api.explanation import Explanation
 from becausal.core.contracts import Classifier
 from becausal.core.errors import OptionError
 from becausal.core.metrics import overlap, pieces_found, recall
+from becausal.lab.bench.base import Bench, measure_occluder
 from becausal.lab.bench.datasets import Sample, draw_scenes
-from becausal.lab.bench.findings import (
-    CALLS,
-    SIZE,
-    Column,
-    Findings,
-    Grouping,
-    Measure,
-    Plot,
-    Row,
-    cumulative_plot,
-    group_rows,
-    line_of_estimates,
-    measure_table,
-    paired_table,
-    successful,
-)
-from becausal.lab.bench.plan import Bench, BenchSettings, ImageSelection, Subject, plain_arms
+from becausal.lab.bench.plan import BenchSettings, ImageSelection, Subject
+from becausal.lab.bench.plots import Plot, cumulative_plot, points_plot, size_plot
+from becausal.lab.bench.rows import Row
 from becausal.lab.bench.selection import reject_mislabelled, require_scene_labels, take_first, unless_known
+from becausal.lab.bench.tables import CALLS, SIZE, Column, Measure, Table, measure_table, paired_table
 from becausal.lab.scenes.masks import pieces
 
+#: Name, covered share of the object, and whether it is cut in pieces.
 LEVELS: tuple[tuple[str, tuple[float, float] | None, bool | None], ...] = (
     ("none", None, None),
     ("5 to 20 %", (0.05, 0.2), False),
@@ -35,7 +24,7 @@ LEVELS: tuple[tuple[str, tuple[float, float] | None, bool | None], ...] = (
     ("40 to 60 %", (0.4, 0.6), False),
     ("cut in pieces", (0.08, 0.6), True),
 )
-NAMES = [name for name, _, _ in LEVELS]
+NAMES = tuple(name for name, _, _ in LEVELS)
 PIECE = 0.05  # smallest share of the visible object that counts as a piece
 
 PRECISION = Measure("precision", Column("precision", "share", "high", "share of the explanation on the visible object"))
@@ -65,67 +54,54 @@ def _all_levels(seed: int) -> Iterator[Sample]:
 
 def measure(subject: Subject, explanation: Explanation, classifier: Classifier) -> Row:
     """Overlap of the explanation with the object, its pieces and the occluder."""
-    target, occluder, visible = subject.masks["object"], subject.masks["occluder"], explanation.visible
+    target, visible = subject.masks["object"], explanation.visible
     numbered, sizes = pieces(target)
     count = sum(size >= PIECE * int(target.sum()) for size in sizes)
     found = pieces_found(visible, numbered, count)
-    row: Row = {
+    return {
         "precision": overlap(visible, target),
         "recall": recall(visible, target),
         "object_pieces": count,
         "pieces_found": found,
         "pieces_share": found / count if count > 1 else None,
-    }
-    if occluder.any():
-        row |= {"overlap": overlap(visible, occluder), "clear": int(not (visible & occluder).any())}
-    return row
+    } | measure_occluder(subject, explanation)
 
 
-def summarise(rows: Sequence[Row]) -> Findings:
+def make_tables(rows: Sequence[Row]) -> list[Table | None]:
     """Means for all methods, and by level of occlusion."""
-    found = successful(rows)
     measures = (SIZE, PRECISION, RECALL, ON_OCCLUDER, CLEAR, PIECES)
-    tables = (
-        measure_table(
-            "methods", "All methods", found, (*measures, CALLS),
-            note="'On occluder' and 'clear' are over scenes with an occluder, 'pieces found' over objects in several "
-            "pieces. A piece is found if at least 5 % of the explanation lies on it.",
-        ),
-        paired_table(found, PRECISION),
-        paired_table(found, CLEAR),
-        paired_table(found, SIZE),
-        measure_table(
-            "levels", "By covered share of the object", found, measures,
-            by=Grouping(("level", "method"), ("covered", "method")), order=lambda key: NAMES.index(key[0]),
-        ),
-    )  # fmt: skip
-    lines = []
-    for (method,), group in group_rows(found, "method").items():
-        by_level = group_rows(group, "level")
-        present = [(i, by_level[(name,)]) for i, name in enumerate(NAMES) if (name,) in by_level]
-        estimates = [PRECISION.estimate(part) for _, part in present]
-        lines.append(line_of_estimates(str(method), [i for i, _ in present], estimates))
-    plots = (
-        Plot(
-            "levels", "Share of the explanation on the visible object", "covered share of the object",
-            "precision", tuple(lines), "points", "y", tuple(NAMES),
-        ),
-        cumulative_plot("intersection", "Overlap with the occluder", "share of the explanation, at most", found, "overlap"),
-        cumulative_plot("size", "Size of the explanations", "share of the view, at most", found, "size"),
-    )  # fmt: skip
-    return Findings(tuple(t for t in tables if t is not None), plots)
+    note = (
+        "'On occluder' and 'clear' are over scenes with an occluder, 'pieces found' over objects in several "
+        "pieces. A piece is found if at least 5 % of the explanation lies on it."
+    )
+    by, title = {"level": "covered", "method": "method"}, "By covered share of the object"
+    return [
+        measure_table("methods", "All methods", rows, (*measures, CALLS), note=note),
+        paired_table(rows, PRECISION),
+        paired_table(rows, CLEAR),
+        paired_table(rows, SIZE),
+        measure_table("levels", title, rows, measures, by=by, order=lambda key: NAMES.index(key[0])),
+    ]
+
+
+def make_plots(rows: Sequence[Row]) -> list[Plot]:
+    """Precision by level, overlap with the occluder, and sizes."""
+    title, x = "Share of the explanation on the visible object", "covered share of the object"
+    return [
+        points_plot("levels", title, x, "precision", rows, PRECISION, "level", NAMES),
+        cumulative_plot("intersection", "Overlap with the occluder", "share of the explanation, at most", rows, "overlap"),
+        size_plot(rows),
+    ]
 
 
 BENCH = Bench(
     name="scenes",
     question="With exact ground truth: does the explanation lie on the visible object, and on how many of its pieces?",
     paper="Not in the paper: generated images with exact ground truth.",
-    methods="all",
-    limit=100,
     select=select,
-    arms=plain_arms,
     measure=measure,
-    summarise=summarise,
+    tables=make_tables,
+    plots=make_plots,
     rank_by="precision",
     lower_is_better=False,
     outline="object",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 
@@ -149,6 +150,21 @@ def reject_mislabelled(classifier: Classifier, *, mask: str | None = None, pixel
         return None
 
     return reject
+
+
+def select_listed(settings: BenchSettings, read: Callable[[Path], list[Sample]], reject: Reject) -> ImageSelection:
+    """The accepted images of a published dataset.
+
+    Raises:
+        OptionError: No dataset was given.
+    """
+    if settings.data is None:
+        name = settings.bench
+        raise OptionError(
+            f"the bench {name} needs --data DIR: download the dataset with becausal data get {name}, or run the bench "
+            "scenes, which needs no data"
+        )
+    return select_evenly(read(settings.data), unless_known(settings, reject), settings.limit)
 
 
 def select_images(settings: BenchSettings, classifier: Classifier) -> ImageSelection:

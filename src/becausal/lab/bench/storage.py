@@ -13,7 +13,7 @@ from typing import Any
 from becausal.core.errors import OptionError, OutputError
 from becausal.core.files import open_inside, path_inside, write_file
 from becausal.core.text import from_cell, reason_of, to_cell
-from becausal.lab.bench.findings import Row
+from becausal.lab.bench.rows import Row
 
 ROWS, SETTINGS = "rows.jsonl", "settings.json"
 _MACHINE_ONLY = ("loading.batch_size", "loading.threads")  # settings that do not affect the rows
