@@ -1,7 +1,5 @@
 """Backgrounds with textures, gradients, clutter and distractor shapes, drawn independently of the label."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 
@@ -10,7 +8,7 @@ import numpy as np
 from becausal.lab.scenes.fields import along, blend, grid, noise, rough, smooth, speckle, tilt, waves
 from becausal.lab.scenes.palette import between, chance, ground, mix, paint, pick, shade, whole
 from becausal.lab.scenes.props import PROPS
-from becausal.lab.scenes.sketch import FloatArray, Pose, Sketch, oval
+from becausal.lab.scenes.sketch import FloatArray, Pose, Sketch, draw_sketch, oval
 
 Ground = Callable[[np.random.Generator, int], FloatArray]
 
@@ -128,8 +126,7 @@ GROUND_KINDS: dict[str, Ground] = {
 }  # fmt: skip
 
 
-def _shape(rng: np.random.Generator) -> Sketch:
-    sketch = Sketch()
+def _shape(rng: np.random.Generator, sketch: Sketch) -> None:
     colour = mix(paint(rng), ground(rng), between(rng, 0.2, 0.7))
     kind = whole(rng, 0, 4)
     if kind == 0:
@@ -143,7 +140,6 @@ def _shape(rng: np.random.Generator) -> Sketch:
         sketch.erase(oval(0.0, 0.0, 0.6, 0.6))
     else:
         sketch.box(-1.0, -between(rng, 0.1, 0.9), 1.0, between(rng, 0.1, 0.9), colour, "shape", between(rng, 0.0, 0.3))
-    return sketch
 
 
 def clutter(rng: np.random.Generator, image: FloatArray) -> FloatArray:
@@ -151,7 +147,7 @@ def clutter(rng: np.random.Generator, image: FloatArray) -> FloatArray:
     size = image.shape[0]
     for _ in range(whole(rng, 0, 5)):
         prop = chance(rng, 0.35)
-        sketch = pick(rng, PROPS).draw(rng) if prop else _shape(rng)
+        sketch = draw_sketch(rng, pick(rng, PROPS).draw if prop else _shape)
         pose = Pose(
             extent=between(rng, 0.08, 0.26), angle=between(rng, -0.5, 0.5) if prop else between(rng, 0.0, 6.28),
             flip=chance(rng, 0.5), stretch=between(rng, 0.8, 1.25), place=(between(rng, 0, 1), between(rng, 0, 1)),

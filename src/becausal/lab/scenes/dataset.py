@@ -1,7 +1,5 @@
 """Datasets of scenes on disk (PNG and COCO-style JSON), and contact sheets."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -10,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 Rle = dict[str, list[int]]
-AnyScene = TypeVar("AnyScene", Scene, GroupScene)
+AnyScene = Scene | GroupScene
 
 
 def encode_mask(mask: BoolArray) -> Rle:
@@ -95,7 +93,7 @@ def write_scenes(
     def draw(number: int) -> Scene:
         return make_scene(number, label=label, occluder=occluder, cover=cover, cut=cut, size=size)
 
-    return _write(count, seed, out, size, draw, _write_images, _annotations)
+    return _write(count, seed, out, size, draw)
 
 
 def write_groups(count: int, seed: int, out: str | Path, *, size: int = 192) -> Path:
@@ -118,20 +116,10 @@ def write_groups(count: int, seed: int, out: str | Path, *, size: int = 192) -> 
         ValueError: An argument is out of range.
         OutputError: A file cannot be written.
     """
-    return _write(
-        count, seed, out, size, lambda number: make_group(number, size=size), _write_group_images, _group_annotations
-    )
+    return _write(count, seed, out, size, lambda number: make_group(number, size=size))
 
 
-def _write(
-    count: int,
-    seed: int,
-    out: str | Path,
-    size: int,
-    draw: Callable[[int], AnyScene],
-    write: Callable[[AnyScene, Path, str], None],
-    annotate: Callable[[AnyScene, int, int], list[dict[str, object]]],
-) -> Path:
+def _write(count: int, seed: int, out: str | Path, size: int, draw: Callable[[int], AnyScene]) -> Path:
     """Draw scenes, write their images and masks, and collect what is known of them in scenes.json."""
     if count < 1:
         raise ValueError(f"the count is {count}, expected 1 or more")
@@ -143,9 +131,11 @@ def _write(
         for k in range(count):
             scene = draw(seed + k)
             name = f"{k:06d}"
-            write(scene, folder, name)
+            _write_png(folder / "pictures" / f"{name}.png", scene.image)
+            for kind, mask in _masks(scene).items():
+                _write_png(folder / "masks" / f"{name}-{kind}.png", mask)
             images.append({"id": k + 1, "file_name": f"pictures/{name}.png", "width": size, "height": size, **_facts(scene)})
-            annotations += annotate(scene, k + 1, len(annotations) + 1)
+            annotations += _annotations(scene, k + 1, len(annotations) + 1)
         truth = {
             "info": {"description": "becausal generated scenes", "first_seed": seed, "count": count},
             "licenses": [{"id": 1, "name": "Apache-2.0"}],
@@ -204,7 +194,7 @@ def _move_files(start: Path, end: Path) -> None:
         raise
 
 
-def _facts(scene: Scene | GroupScene) -> dict[str, object]:
+def _facts(scene: AnyScene) -> dict[str, object]:
     kinds = {"occluder": scene.occluder_kind, "background": scene.background_kind}
     if isinstance(scene, GroupScene):
         return {"seed": scene.seed, "labels": [each.label for each in scene.objects], **kinds}
@@ -217,19 +207,21 @@ def _categories() -> list[dict[str, object]]:
     return [*categories, {"id": len(LABELS), "name": "occluder", "supercategory": "occluder"}]
 
 
-def _write_images(scene: Scene, folder: Path, name: str) -> None:
-    _write_png(folder / "pictures" / f"{name}.png", scene.image)
+def _masks(scene: AnyScene) -> dict[str, npt.NDArray[np.uint8]]:
+    """The mask files of a scene: white is inside, or the value is the number of the part or object."""
+    if isinstance(scene, GroupScene):
+        return {
+            "objects": _numbered([each.visible for each in scene.objects], scene.size),
+            "occluder": _white(scene.occluder),
+        }
     masks = {"object": scene.object, "visible": scene.visible, "occluder": scene.occluder}
-    for kind, mask in masks.items():
-        _write_png(folder / "masks" / f"{name}-{kind}.png", mask.astype(np.uint8) * np.uint8(255))
-    _write_png(folder / "masks" / f"{name}-parts.png", _numbered(list(scene.parts.values()), scene.size))
+    return {kind: _white(mask) for kind, mask in masks.items()} | {
+        "parts": _numbered(list(scene.parts.values()), scene.size)
+    }
 
 
-def _write_group_images(scene: GroupScene, folder: Path, name: str) -> None:
-    _write_png(folder / "pictures" / f"{name}.png", scene.image)
-    visible = [each.visible for each in scene.objects]
-    _write_png(folder / "masks" / f"{name}-objects.png", _numbered(visible, scene.size))
-    _write_png(folder / "masks" / f"{name}-occluder.png", scene.occluder.astype(np.uint8) * np.uint8(255))
+def _white(mask: BoolArray) -> npt.NDArray[np.uint8]:
+    return mask.astype(np.uint8) * np.uint8(255)
 
 
 def _numbered(masks: Sequence[BoolArray], size: int) -> npt.NDArray[np.uint8]:
@@ -245,42 +237,34 @@ def _write_png(path: Path, pixels: npt.NDArray[np.uint8]) -> None:
     Image.fromarray(pixels).save(path)
 
 
-def _annotations(scene: Scene, image: int, first: int) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = []
-    if scene.label != NOTHING:
-        found.append(
+def _annotations(scene: AnyScene, image: int, first: int) -> list[dict[str, object]]:
+    """The objects and the occluder of a scene, numbered from `first` on."""
+    found = [*_objects(scene)]
+    if scene.occluder.any():
+        found.append((scene.occluder, len(LABELS), {}))
+    return [_region(mask, image, first + k, category) | facts for k, (mask, category, facts) in enumerate(found)]
+
+
+def _objects(scene: AnyScene) -> Iterator[tuple[BoolArray, int, dict[str, Any]]]:
+    """The visible mask, the category and further facts of each object."""
+    if isinstance(scene, GroupScene):
+        for number, each in enumerate(scene.objects, start=1):
+            left, top, right, bottom = each.box
+            box = {"bbox": [left, top, right - left, bottom - top]}  # of the whole object, not of its visible part
+            whole = {"amodal_segmentation": encode_mask(each.mask), "cover": round(each.cover, 6), "number": number}
+            yield each.visible, each.label_index + 1, box | whole
+    elif scene.label != NOTHING:
+        numbered = enumerate(scene.parts.items(), start=1)
+        yield (
+            scene.visible,
+            scene.label_index + 1,
             {
-                **_region(scene.visible, image, first, scene.label_index + 1),
                 "amodal_segmentation": encode_mask(scene.object),
                 "cover": round(scene.cover, 6),
                 "pieces": len(scene.piece_sizes),
-                "parts": {
-                    part: {"number": k, "segmentation": encode_mask(mask)}
-                    for k, (part, mask) in enumerate(scene.parts.items(), start=1)
-                },
-            }
+                "parts": {part: {"number": k, "segmentation": encode_mask(mask)} for k, (part, mask) in numbered},
+            },
         )
-    if scene.occluder.any():
-        found.append(_region(scene.occluder, image, first + len(found), len(LABELS)))
-    return found
-
-
-def _group_annotations(scene: GroupScene, image: int, first: int) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = []
-    for k, each in enumerate(scene.objects):
-        left, top, right, bottom = each.box
-        found.append(
-            {
-                **_region(each.visible, image, first + k, each.label_index + 1),
-                "bbox": [left, top, right - left, bottom - top],
-                "amodal_segmentation": encode_mask(each.mask),
-                "cover": round(each.cover, 6),
-                "number": k + 1,
-            }
-        )
-    if scene.occluder.any():
-        found.append(_region(scene.occluder, image, first + len(found), len(LABELS)))
-    return found
 
 
 def _region(mask: BoolArray, image: int, number: int, category: int) -> dict[str, object]:
@@ -295,9 +279,7 @@ def _region(mask: BoolArray, image: int, number: int, category: int) -> dict[str
     }  # fmt: skip
 
 
-def contact_sheet(
-    scenes: Sequence[Scene | GroupScene], *, columns: int | None = None, gap: int = 4, truth: bool = False
-) -> Image:
+def contact_sheet(scenes: Sequence[AnyScene], *, columns: int | None = None, gap: int = 4, truth: bool = False) -> "Image":
     """Arrange scenes of one size in a grid.
 
     Args:

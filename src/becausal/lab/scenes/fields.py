@@ -1,7 +1,5 @@
 """Smooth fields and filters on square images, in elementwise arithmetic that gives the same bits on every machine."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

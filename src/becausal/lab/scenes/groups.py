@@ -1,14 +1,12 @@
 """Scenes with several objects, and the exact box and mask of each one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from becausal.lab.scenes.backgrounds import GROUND_KINDS, make_background
+from becausal.lab.scenes.backgrounds import make_background
 from becausal.lab.scenes.fields import smooth
 from becausal.lab.scenes.objects import KINDS, LABELS, draw_pose
 from becausal.lab.scenes.occluders import OCCLUDERS, Occluder, make_occluder
@@ -17,12 +15,13 @@ from becausal.lab.scenes.scene import (
     MOST_COVERED,
     add_grain,
     cast_shadow,
+    check_drawing,
     distance_from,
     separating_change,
     shade_object,
     stream,
 )
-from becausal.lab.scenes.sketch import BoolArray, FloatArray, Layer
+from becausal.lab.scenes.sketch import BoolArray, FloatArray, Layer, draw_sketch
 
 #: Largest share of an object that is covered by objects in front of it.
 MOST_OVERLAPPED = 0.3
@@ -104,7 +103,9 @@ def make_group(
     Raises:
         ValueError: An argument is out of range, or no occluder was found that leaves enough of every object.
     """
-    _check(seed, count, size, occluder, background)
+    check_drawing(seed, size, 64, occluder, background)
+    if count is not None and count not in _EXTENTS:
+        raise ValueError(f"the count is {count}, expected 1 to {max(_EXTENTS)} objects")
     rng = stream(seed, 10)
     any_count, any_kind, plain = whole(rng, 2, 4), pick(rng, OCCLUDERS[1:]), chance(rng, 0.25)
     kind = occluder if occluder is not None else "none" if plain else any_kind
@@ -145,7 +146,7 @@ def _place_objects(seed: int, count: int, size: int) -> tuple[list[str], list[La
         rng = stream(seed, _OBJECT_STREAMS + 2 * k)
         label = pick(rng, tuple(KINDS))
         pose = replace(draw_pose(rng, label), extent=between(rng, low, high), reach=min(0.7, 1.5 * high), place=(0.5, 0.5))
-        sketch = KINDS[label].draw(rng)
+        sketch = draw_sketch(rng, KINDS[label].draw)
         placed: Layer | None = None
         while placed is None:
             # An object that fits nowhere is drawn smaller, until it does.
@@ -216,16 +217,3 @@ def _cover_one(rng: np.random.Generator, kind: str, masks: Sequence[BoolArray], 
 def _box(mask: BoolArray) -> tuple[int, int, int, int]:
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
-
-
-def _check(seed: int, count: int | None, size: int, occluder: str | None, background: str | None) -> None:
-    if seed < 0:
-        raise ValueError(f"the seed is {seed}, expected 0 or more")
-    if count is not None and count not in _EXTENTS:
-        raise ValueError(f"the count is {count}, expected 1 to {max(_EXTENTS)} objects")
-    if size < 64:
-        raise ValueError(f"the size is {size} pixels, expected 64 or more; draw a larger scene and downsample it")
-    if occluder is not None and occluder not in OCCLUDERS:
-        raise ValueError(f"the occluder is {occluder!r}, expected one of {', '.join(OCCLUDERS)}")
-    if background is not None and background not in GROUND_KINDS:
-        raise ValueError(f"the background is {background!r}, expected one of {', '.join(GROUND_KINDS)}")

@@ -1,7 +1,5 @@
 """Connected pieces of a mask."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

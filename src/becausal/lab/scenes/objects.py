@@ -1,9 +1,6 @@
 """The object classes of the generated scenes, and their poses."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +10,7 @@ from becausal.lab.scenes.objects_nature import butterfly, fish, tree
 from becausal.lab.scenes.objects_things import key, mug, umbrella
 from becausal.lab.scenes.objects_vehicles import bus, plane, sailboat
 from becausal.lab.scenes.palette import between, chance
-from becausal.lab.scenes.sketch import Pose, Sketch
-
-DrawObject = Callable[[np.random.Generator], Sketch]
+from becausal.lab.scenes.sketch import Drawing, Pose
 
 NOTHING = "nothing"
 
@@ -24,7 +19,7 @@ NOTHING = "nothing"
 class ObjectClass:
     """How a class is drawn: the drawing function, and the largest rotation in degrees."""
 
-    draw: DrawObject
+    draw: Drawing
     turn: float
 
 

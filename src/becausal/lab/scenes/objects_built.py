@@ -1,7 +1,5 @@
 """House, traffic light and clock."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -10,9 +8,8 @@ from becausal.lab.scenes.palette import INK, WHITE, Colour, between, chance, mix
 from becausal.lab.scenes.sketch import Sketch, arc, oval, turned
 
 
-def house(rng: np.random.Generator) -> Sketch:
+def house(rng: np.random.Generator, sketch: Sketch) -> None:
     """Draw a house from the front: gable or hip roof, door, windows, chimney, sometimes a wing."""
-    sketch = Sketch()
     wall, roof = pick(rng, (paint(rng), (232, 222, 204), (214, 196, 170), WHITE)), paint(rng)
     roof = roof if sum(abs(a - b) for a, b in zip(wall, roof, strict=True)) > 90 else shade(roof, 0.5)
     wide, eaves = between(rng, 0.7, 0.98), between(rng, -0.28, 0.02)
@@ -29,12 +26,7 @@ def house(rng: np.random.Generator) -> Sketch:
         outer, inner, top = side * (wide + between(rng, 0.35, 0.5)), side * (wide - 0.1), between(rng, 0.1, 0.25)
         sketch.box(min(outer, inner), top, max(outer, inner), 0.8, shade(wall, 0.86), "walls")
         sketch.polygon(
-            [
-                (outer + side * 0.07, top + 0.02),
-                (outer - side * 0.05, top - 0.2),
-                (inner, top - 0.2),
-                (inner, top + 0.02),
-            ],
+            [(outer + side * 0.07, top + 0.02), (outer - side * 0.05, top - 0.2), (inner, top - 0.2), (inner, top + 0.02)],
             shade(roof, 0.86),
             "roof",
         )
@@ -67,7 +59,6 @@ def house(rng: np.random.Generator) -> Sketch:
     _facade(rng, sketch, wide, eaves, wall)
     if chance(rng, 0.5):
         sketch.box(-wide - 0.03, 0.74, wide + 0.03, 0.82, shade(wall, 0.6), "walls")
-    return sketch
 
 
 def _facade(rng: np.random.Generator, sketch: Sketch, wide: float, eaves: float, wall: Colour) -> None:
@@ -101,9 +92,8 @@ def _window(
     sketch.box(x - half_wide, y - 0.015, x + half_wide, y + 0.015, frame, "windows")
 
 
-def traffic_light(rng: np.random.Generator) -> Sketch:
+def traffic_light(rng: np.random.Generator, sketch: Sketch) -> None:
     """Draw a traffic light: a housing with three lamps, one of them lit, on a pole or hung."""
-    sketch = Sketch()
     case = pick(rng, ((44, 48, 54), (62, 66, 60), (38, 58, 50), (206, 164, 50), (86, 92, 100), paint(rng)))
     half = between(rng, 0.28, 0.36)
     lamp = half * between(rng, 0.62, 0.74)
@@ -135,12 +125,10 @@ def traffic_light(rng: np.random.Generator) -> Sketch:
             outer = arc(0.0, y, lamp * 1.18, lamp * 1.18, math.pi, 2 * math.pi)
             inner = arc(0.0, y, lamp * 1.18, lamp * 0.78, 2 * math.pi, math.pi)
             sketch.polygon(np.concatenate([outer, inner]), shade(case, 0.42), "housing")
-    return sketch
 
 
-def clock(rng: np.random.Generator) -> Sketch:
+def clock(rng: np.random.Generator, sketch: Sketch) -> None:
     """Draw a clock with two hands: wall clock (round, square, eight-sided) or alarm clock."""
-    sketch = Sketch()
     rim = paint(rng)
     dark = chance(rng, 0.2)
     face = pick(rng, ((40, 44, 52), (54, 62, 84))) if dark else pick(rng, (WHITE, (246, 234, 206), (226, 234, 238), WHITE))
@@ -184,7 +172,6 @@ def clock(rng: np.random.Generator) -> Sketch:
             (206, 58, 50), "hands",
         )  # fmt: skip
     sketch.ellipse(0.0, 0.0, 0.075, 0.075, shade(hand, 0.8), "hands")
-    return sketch
 
 
 def _alarm(rng: np.random.Generator, sketch: Sketch, rim: Colour) -> None:

@@ -1,7 +1,5 @@
 """Fish, butterfly and tree."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -10,9 +8,8 @@ from becausal.lab.scenes.palette import INK, WHITE, Colour, between, chance, mix
 from becausal.lab.scenes.sketch import Points, Sketch, arc, curve, turned
 
 
-def fish(rng: np.random.Generator) -> Sketch:
+def fish(rng: np.random.Generator, sketch: Sketch) -> None:
     """Draw a fish from the side: slim to round, plain, striped, spotted or two-toned."""
-    sketch = Sketch()
     body = paint(rng)
     fin = shade(body, between(rng, 0.6, 0.85)) if chance(rng, 0.55) else paint(rng, unlike=body)
     deep = between(rng, 0.34, 0.66)
@@ -50,7 +47,6 @@ def fish(rng: np.random.Generator) -> Sketch:
     eye = between(rng, 0.075, 0.11)
     sketch.ellipse(0.63, -0.12 * deep - 0.06, eye, eye, WHITE, "eye")
     sketch.ellipse(0.645, -0.12 * deep - 0.06, eye * 0.55, eye * 0.55, INK, "eye")
-    return sketch
 
 
 def _fish_body(rng: np.random.Generator, deep: float) -> Points:
@@ -94,9 +90,8 @@ def _fins(rng: np.random.Generator, sketch: Sketch, fin: Colour, deep: float) ->
     sketch.polygon([(0.1, deep * 0.8), (-0.12, deep + rise * 0.8), (-0.34, deep * 0.5)], fin, "fins")
 
 
-def butterfly(rng: np.random.Generator) -> Sketch:
+def butterfly(rng: np.random.Generator, sketch: Sketch) -> None:
     """Draw a butterfly from above with open wings, spots and an edge."""
-    sketch = Sketch()
     wing, edge = paint(rng), pick(rng, (INK, (70, 48, 40), paint(rng)))
     low = wing if chance(rng, 0.45) else paint(rng)
     spot = paint(rng, unlike=wing)
@@ -104,22 +99,8 @@ def butterfly(rng: np.random.Generator) -> Sketch:
     down, tail = between(rng, 0.55, 0.8), between(rng, 0.0, 0.25) if chance(rng, 0.4) else 0.0
     fold = between(rng, 0.55, 1.0) if chance(rng, 0.35) else 1.0
     notch = between(rng, -0.04, 0.16)
-    fore = [
-        (0.04, -0.02),
-        (0.3, -up * 0.75),
-        (out * 0.72, -up),
-        (out, -up * 0.78),
-        (out * 0.86, -0.22),
-        (0.5, 0.02 - notch),
-    ]
-    hind = [
-        (0.04, 0.0),
-        (0.5, -0.04),
-        (out * 0.8, 0.16),
-        (out * 0.74, down * 0.72),
-        (0.46, down + tail),
-        (0.2, down * 0.72),
-    ]
+    fore = [(0.04, -0.02), (0.3, -up * 0.75), (out * 0.72, -up), (out, -up * 0.78), (out * 0.86, -0.22), (0.5, 0.02 - notch)]
+    hind = [(0.04, 0.0), (0.5, -0.04), (out * 0.8, 0.16), (out * 0.74, down * 0.72), (0.46, down + tail), (0.2, down * 0.72)]
     border = between(rng, 0.72, 0.88)
     spots = whole(rng, 1, 3)
     for side in (-1.0, 1.0):
@@ -145,12 +126,10 @@ def butterfly(rng: np.random.Generator) -> Sketch:
     sketch.ellipse(0.0, -0.3, 0.085, 0.09, shade(body, 1.12), "body")
     for y in (0.05, 0.18, 0.31):
         sketch.box(-0.055, y, 0.055, y + 0.03, shade(body, 1.35), "body")
-    return sketch
 
 
-def tree(rng: np.random.Generator) -> Sketch:
+def tree(rng: np.random.Generator, sketch: Sketch) -> None:
     """Draw a tree: broad-leaved, conifer or palm, in any season."""
-    sketch = Sketch()
     bark = pick(rng, ((104, 76, 54), (132, 98, 70), (86, 68, 58), (150, 126, 104), (72, 56, 48)))
     greens = ((92, 140, 76), (62, 114, 70), (132, 158, 72), (44, 96, 74), (84, 132, 104), (110, 150, 60))
     season = between(rng, 0.0, 1.0)
@@ -163,7 +142,6 @@ def tree(rng: np.random.Generator) -> Sketch:
         _conifer(rng, sketch, bark, leaf)
     else:
         _palm(rng, sketch, bark, leaf)
-    return sketch
 
 
 def _broad(rng: np.random.Generator, sketch: Sketch, bark: Colour, leaf: Colour) -> None:

@@ -1,7 +1,5 @@
 """Mug, umbrella and key."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -10,9 +8,8 @@ from becausal.lab.scenes.palette import INK, WHITE, Colour, between, chance, pai
 from becausal.lab.scenes.sketch import Points, Sketch, arc, curve, oval, rounded
 
 
-def mug(rng: np.random.Generator) -> Sketch:
+def mug(rng: np.random.Generator, sketch: Sketch) -> None:
     """Draw a mug seen slightly from above: straight, tapered or round, plain or decorated."""
-    sketch = Sketch()
     clay = paint(rng)
     top, bottom = -between(rng, 0.55, 0.85), between(rng, 0.55, 0.8)
     upper, lower = between(rng, 0.52, 0.68), between(rng, 0.4, 0.66)
@@ -34,7 +31,6 @@ def mug(rng: np.random.Generator) -> Sketch:
         pool = oval(0.0, top + tilt * 0.25, upper - 0.12, tilt * 0.56)
         sketch.polygon(pool, drink, "rim")
         sketch.ellipse(-upper * 0.25, top + tilt * 0.2, upper * 0.22, tilt * 0.16, shade(drink, 1.2), "rim")
-    return sketch
 
 
 def _handle(rng: np.random.Generator, sketch: Sketch, clay: Colour, side: float, top: float, bottom: float) -> None:
@@ -98,9 +94,8 @@ def _decoration(
         sketch.polygon([(-0.215, y + 0.04), (0.215, y + 0.04), (0.0, y + 0.32)], colour, "body")
 
 
-def umbrella(rng: np.random.Generator) -> Sketch:
+def umbrella(rng: np.random.Generator, sketch: Sketch) -> None:
     """Draw an open umbrella from the side: a ribbed canopy, a shaft and a hooked handle."""
-    sketch = Sketch()
     first = paint(rng)
     second = first if chance(rng, 0.35) else paint(rng, unlike=first)
     dome, panels = between(rng, 0.62, 0.95), whole(rng, 4, 8)
@@ -130,7 +125,6 @@ def umbrella(rng: np.random.Generator) -> Sketch:
             scallop = arc((left + right) / 2, base, (right - left) / 2, hem, -math.pi, 0.0, count=9)
             sketch.stroke(scallop, 0.05, trim, "canopy")
     sketch.ellipse(0.0, -dome - 0.01, 0.05, 0.04, metal, "shaft")
-    return sketch
 
 
 def _rib(x: float, dome: float) -> Points:
@@ -138,9 +132,8 @@ def _rib(x: float, dome: float) -> Points:
     return np.stack([x * np.cos(t), -dome * np.sin(t)], axis=1)
 
 
-def key(rng: np.random.Generator) -> Sketch:
+def key(rng: np.random.Generator, sketch: Sketch) -> None:
     """Draw a key: a bow with a hole, a shaft and a bit with teeth, old or modern."""
-    sketch = Sketch()
     metal = pick(rng, ((204, 166, 78), (178, 184, 192), (150, 96, 60), (96, 100, 108), (226, 200, 130), paint(rng)))
     dark = shade(metal, 0.66)
     thick = between(rng, 0.08, 0.12)
@@ -156,7 +149,6 @@ def key(rng: np.random.Generator) -> Sketch:
         x = start + between(rng, 0.06, 0.2)
         sketch.box(x, -thick * 1.6, x + 0.08, thick * 1.6, shade(metal, 0.85), "shaft", 0.03)
     _bow(rng, sketch, metal if chance(rng, 0.7) else paint(rng))
-    return sketch
 
 
 def _bow(rng: np.random.Generator, sketch: Sketch, metal: Colour) -> None:

@@ -1,7 +1,5 @@
 """Bus, sailboat and plane."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -14,9 +12,8 @@ def _glass(rng: np.random.Generator) -> Colour:
     return pick(rng, ((176, 212, 226), (120, 160, 184), (66, 84, 104), (210, 226, 230), (232, 214, 150)))
 
 
-def bus(rng: np.random.Generator) -> Sketch:
+def bus(rng: np.random.Generator, sketch: Sketch) -> None:
     """Draw a bus from the side: single or double deck, snub or with a bonnet."""
-    sketch = Sketch()
     body, glass = paint(rng), _glass(rng)
     trim = paint(rng, unlike=body)
     double = chance(rng, 0.35)
@@ -53,7 +50,6 @@ def bus(rng: np.random.Generator) -> Sketch:
     sketch.ellipse(length - 0.06, floor - 0.12, 0.05, 0.05, (250, 226, 150), "lights")
     sketch.box(-length, floor - 0.17, -length + 0.05, floor - 0.07, (196, 54, 48), "lights")
     sketch.box(-length - 0.02, floor - 0.05, length + 0.02, floor + 0.03, shade(INK, 1.15), "body", 0.03)
-    return sketch
 
 
 def _bus_wheels(rng: np.random.Generator, sketch: Sketch, length: float, floor: float) -> None:
@@ -69,9 +65,8 @@ def _bus_wheels(rng: np.random.Generator, sketch: Sketch, length: float, floor: 
         sketch.ellipse(x, y, radius * 0.2, radius * 0.2, shade(INK, 1.2), "wheels")
 
 
-def sailboat(rng: np.random.Generator) -> Sketch:
+def sailboat(rng: np.random.Generator, sketch: Sketch) -> None:
     """Draw a sailing boat: hull, mast, a mainsail and mostly a jib."""
-    sketch = Sketch()
     hull, sail = paint(rng), pick(rng, (WHITE, paint(rng), (240, 226, 196), WHITE))
     wood = pick(rng, ((112, 78, 54), (170, 128, 86), (70, 62, 60), (206, 200, 190)))
     tall = between(rng, 1.35, 1.8)
@@ -104,7 +99,6 @@ def sailboat(rng: np.random.Generator) -> Sketch:
         way = pick(rng, (-1.0, 1.0))
         sketch.polygon([(mast, peak - 0.06), (mast + 0.24 * way, peak + 0.01), (mast, peak + 0.08)], pennant, "mast")
     _hull(rng, sketch, hull, deck)
-    return sketch
 
 
 def _sail_pattern(rng: np.random.Generator, sketch: Sketch, sail: Colour, main: list[tuple[float, float]]) -> None:
@@ -147,13 +141,12 @@ def _hull(rng: np.random.Generator, sketch: Sketch, hull: Colour, deck: float) -
     )
 
 
-def plane(rng: np.random.Generator) -> Sketch:
+def plane(rng: np.random.Generator, sketch: Sketch) -> None:
     """Draw an aeroplane, from above or from the side."""
-    return _plane_above(rng) if chance(rng, 0.5) else _plane_side(rng)
+    (_plane_above if chance(rng, 0.5) else _plane_side)(rng, sketch)
 
 
-def _plane_above(rng: np.random.Generator) -> Sketch:
-    sketch = Sketch()
+def _plane_above(rng: np.random.Generator, sketch: Sketch) -> None:
     body = pick(rng, (WHITE, (206, 210, 216), paint(rng), paint(rng)))
     wing = shade(body, 0.84) if chance(rng, 0.6) else paint(rng, unlike=body)
     half, span = between(rng, 0.09, 0.13), between(rng, 0.8, 1.05)
@@ -174,12 +167,7 @@ def _plane_above(rng: np.random.Generator) -> Sketch:
             colour = paint(rng)
             y = -0.15 + sweep * 0.86
             sketch.polygon(
-                [
-                    (side * span * 0.86, y),
-                    outline[1],
-                    outline[2],
-                    (side * span * 0.86, y + root * 0.8 - (root - tip) * 0.5),
-                ],
+                [(side * span * 0.86, y), outline[1], outline[2], (side * span * 0.86, y + root * 0.8 - (root - tip) * 0.5)],
                 colour,
                 "wings",
             )
@@ -197,11 +185,9 @@ def _plane_above(rng: np.random.Generator) -> Sketch:
         (60, 80, 104), "fuselage",
     )  # fmt: skip
     sketch.polygon([(-0.025, 0.56), (0.025, 0.56), (0.03, 0.96), (-0.03, 0.96)], shade(wing, 0.66), "tail")
-    return sketch
 
 
-def _plane_side(rng: np.random.Generator) -> Sketch:
-    sketch = Sketch()
+def _plane_side(rng: np.random.Generator, sketch: Sketch) -> None:
     body = pick(rng, (WHITE, (206, 210, 216), paint(rng), paint(rng)))
     accent = paint(rng, unlike=body)
     fat = between(rng, 0.13, 0.19)
@@ -219,9 +205,7 @@ def _plane_side(rng: np.random.Generator) -> Sketch:
     sketch.polygon(np.concatenate([upper, lower]), body, "fuselage")
     if chance(rng, 0.6):
         sketch.polygon(
-            [(-0.9, fat * 0.2), (nose - 0.1, fat * 0.2), (nose - 0.12, fat * 0.5), (-0.6, fat * 0.5)],
-            accent,
-            "fuselage",
+            [(-0.9, fat * 0.2), (nose - 0.1, fat * 0.2), (nose - 0.12, fat * 0.5), (-0.6, fat * 0.5)], accent, "fuselage"
         )
     count = whole(rng, 6, 10)
     for k in range(count):
@@ -243,4 +227,3 @@ def _plane_side(rng: np.random.Generator) -> Sketch:
     nosecone = arc(nose - 0.06, fat * 0.12, 0.06, fat * 0.5, -math.pi / 2, math.pi / 2)
     if chance(rng, 0.4):
         sketch.polygon(nosecone, shade(accent, 0.9), "fuselage")
-    return sketch

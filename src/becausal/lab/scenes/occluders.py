@@ -4,8 +4,6 @@ A shape is a field over the image. The occluder covers the pixels whose value is
 wanted share of the object is covered. Masks are hard: occluder pixels are not blended.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 
@@ -15,7 +13,7 @@ from becausal.lab.scenes.fields import along, blend, grid, noise, rough, waves
 from becausal.lab.scenes.masks import pieces
 from becausal.lab.scenes.palette import Colour, between, chance, mix, paint, pick, shade, whole
 from becausal.lab.scenes.props import PROPS, Prop
-from becausal.lab.scenes.sketch import BoolArray, FloatArray, Layer, Pose
+from becausal.lab.scenes.sketch import BoolArray, FloatArray, Layer, Pose, draw_sketch
 
 Field = Callable[[np.random.Generator, int, tuple[float, float]], FloatArray]
 Occluder = tuple[BoolArray, FloatArray]
@@ -162,7 +160,7 @@ def _prop(rng: np.random.Generator, target: BoolArray, low: float, high: float, 
         extent=extent, angle=between(rng, -0.25, 0.25) if prop.stands else between(rng, -0.6, 0.6),
         flip=chance(rng, 0.5), stretch=between(rng, 0.85, 1.2), wobble=between(rng, 0.0, 0.03), reach=1.6, margin=-0.4,
     )  # fmt: skip
-    layer = prop.draw(rng).render(size, pose)
+    layer = draw_sketch(rng, prop.draw).render(size, pose)
     way = between(rng, 0.9, 2.2) if prop.stands else between(rng, 0.0, 2.0 * math.pi)
     cosine, sine = round(math.cos(way), 5), round(math.sin(way), 5)
     count = len(rows)

@@ -1,7 +1,5 @@
 """Colours of the generated scenes, and the random draws that all drawings use."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeVar
 

@@ -1,28 +1,24 @@
 """Props: things without a label, used as occluders in front and as distractors in the background."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from becausal.lab.scenes.palette import INK, WHITE, between, chance, mix, paint, pick, shade, whole
-from becausal.lab.scenes.sketch import Sketch, arc, curve, oval, turned
+from becausal.lab.scenes.sketch import Drawing, Sketch, arc, curve, oval, turned
 
 
 @dataclass(frozen=True)
 class Prop:
     """A kind of prop; a prop that stands enters the image from below."""
 
-    draw: Callable[[np.random.Generator], Sketch]
+    draw: Drawing
     stands: bool = False
 
 
-def person(rng: np.random.Generator) -> Sketch:
+def person(rng: np.random.Generator, sketch: Sketch) -> None:
     """Draw a passer-by: head, hair and shoulders."""
-    sketch = Sketch()
     skin = pick(rng, ((240, 204, 176), (222, 176, 140), (186, 134, 98), (138, 92, 66), (94, 64, 50)))
     hair = pick(rng, ((44, 36, 34), (92, 62, 42), (186, 140, 80), (150, 78, 44), (170, 168, 166)))
     shirt = paint(rng)
@@ -42,12 +38,10 @@ def person(rng: np.random.Generator) -> Sketch:
     if chance(rng, 0.4):
         for k in range(9):
             sketch.box(-0.75, 0.5 + 0.22 * k, 0.75, 0.58 + 0.22 * k, shade(shirt, 1.4), "prop")
-    return sketch
 
 
-def balloon(rng: np.random.Generator) -> Sketch:
+def balloon(rng: np.random.Generator, sketch: Sketch) -> None:
     """Draw a balloon on a string."""
-    sketch = Sketch()
     skin = paint(rng)
     string = curve([(0.0, 0.6), (0.06, 0.85), (-0.05, 1.1), (0.02, 1.35)], closed=False)
     sketch.stroke(string, 0.03, (90, 90, 94), "prop")
@@ -56,12 +50,10 @@ def balloon(rng: np.random.Generator) -> Sketch:
     )
     sketch.polygon([(0.0, 0.54), (0.1, 0.7), (-0.1, 0.7)], shade(skin, 0.75), "prop")
     sketch.ellipse(-0.2, -0.35, 0.1, 0.18, shade(skin, 1.5), "prop", 0.4)
-    return sketch
 
 
-def ball(rng: np.random.Generator) -> Sketch:
+def ball(rng: np.random.Generator, sketch: Sketch) -> None:
     """Draw a ball with a band or panels."""
-    sketch = Sketch()
     first = paint(rng)
     second = paint(rng, unlike=first)
     sketch.ellipse(0.0, 0.0, 1.0, 1.0, first, "prop")
@@ -77,12 +69,10 @@ def ball(rng: np.random.Generator) -> Sketch:
             np.concatenate([arc(0.0, 0.0, 1.0, 1.0, 2.9, 3.5), arc(0.0, 0.0, 1.0, 1.0, -0.36, 0.24)]), second, "prop"
         )
     sketch.ellipse(-0.35, -0.4, 0.2, 0.14, shade(first, 1.5), "prop", -0.6)
-    return sketch
 
 
-def leaf(rng: np.random.Generator) -> Sketch:
+def leaf(rng: np.random.Generator, sketch: Sketch) -> None:
     """Draw one large leaf, as if held in front of the lens."""
-    sketch = Sketch()
     green = paint(rng)
     wide = between(rng, 0.35, 0.6)
     edge = curve([(-1.0, 0.0), (-0.4, -wide), (0.35, -wide * 0.8), (1.0, 0.0)], closed=False)
@@ -92,12 +82,10 @@ def leaf(rng: np.random.Generator) -> Sketch:
     for x in (-0.6, -0.25, 0.1, 0.42):
         for side in (-1.0, 1.0):
             sketch.stroke([(x, 0.0), (x + 0.22, side * wide * 0.62)], 0.03, rib, "prop")
-    return sketch
 
 
-def parcel(rng: np.random.Generator) -> Sketch:
+def parcel(rng: np.random.Generator, sketch: Sketch) -> None:
     """Draw a wrapped parcel with a ribbon."""
-    sketch = Sketch()
     wrap = paint(rng)
     ribbon = paint(rng, unlike=wrap)
     high = between(rng, 0.6, 0.95)
@@ -107,12 +95,10 @@ def parcel(rng: np.random.Generator) -> Sketch:
         sketch.box(-0.95, -0.12, 0.95, 0.12, ribbon, "prop")
     for side in (-1.0, 1.0):
         sketch.ellipse(side * 0.26, -high - 0.1, 0.28, 0.13, shade(ribbon, 0.85), "prop", side * -0.5)
-    return sketch
 
 
-def bottle(rng: np.random.Generator) -> Sketch:
+def bottle(rng: np.random.Generator, sketch: Sketch) -> None:
     """Draw a bottle with a label."""
-    sketch = Sketch()
     glass = paint(rng)
     half = between(rng, 0.26, 0.4)
     right = curve([(half, 1.0), (half, -0.15), (0.13, -0.55), (0.12, -1.0)], closed=False)
@@ -120,33 +106,27 @@ def bottle(rng: np.random.Generator) -> Sketch:
     sketch.box(-0.15, -1.1, 0.15, -0.94, shade(glass, 0.6), "prop", 0.03)
     sketch.box(-half, 0.1, half, 0.65, mix(WHITE, paint(rng), 0.3), "prop")
     sketch.box(-half * 0.7, -0.1, -half * 0.5, 0.9, shade(glass, 1.35), "prop", 0.04)
-    return sketch
 
 
-def star(rng: np.random.Generator) -> Sketch:
+def star(rng: np.random.Generator, sketch: Sketch) -> None:
     """Draw a star with five to seven rays."""
-    sketch = Sketch()
     rays, inner = whole(rng, 5, 7), between(rng, 0.42, 0.6)
     outer = oval(0.0, 0.0, 1.0, 1.0, count=rays, turn=-math.pi / 2)
     dents = oval(0.0, 0.0, inner, inner, count=rays, turn=-math.pi / 2 + math.pi / rays)
     sketch.polygon(np.stack([outer, dents], axis=1).reshape(-1, 2), paint(rng), "prop")
-    return sketch
 
 
-def cloud(rng: np.random.Generator) -> Sketch:
+def cloud(rng: np.random.Generator, sketch: Sketch) -> None:
     """Draw a cloud or puff of smoke."""
-    sketch = Sketch()
     tone = mix(WHITE, paint(rng), between(rng, 0.0, 0.35))
     for _ in range(whole(rng, 4, 6)):
         radius = between(rng, 0.26, 0.45)
         sketch.ellipse(between(rng, -0.7, 0.7), between(rng, -0.2, 0.15), radius, radius * 0.85, tone, "prop")
     sketch.box(-0.85, -0.05, 0.85, 0.35, tone, "prop", 0.2)
-    return sketch
 
 
-def hand(rng: np.random.Generator) -> Sketch:
+def hand(rng: np.random.Generator, sketch: Sketch) -> None:
     """Draw an open hand held in front of the lens."""
-    sketch = Sketch()
     skin = pick(rng, ((240, 204, 176), (222, 176, 140), (186, 134, 98), (138, 92, 66), (94, 64, 50)))
     sleeve = paint(rng)
     sketch.box(-0.3, 0.5, 0.3, 1.3, skin, "prop", 0.1)
@@ -159,22 +139,17 @@ def hand(rng: np.random.Generator) -> Sketch:
         tip = turned(np.array([[0.0, -length]]), (k - 1.5) * spread)[0] + base
         sketch.stroke(np.stack([base, tip]), 0.19, skin if k % 2 else shade(skin, 0.95), "prop")
     sketch.stroke([(0.3, 0.45), (0.62, 0.2), (0.72, -0.02)], 0.19, shade(skin, 0.97), "prop")
-    return sketch
 
 
-def mushroom(rng: np.random.Generator) -> Sketch:
+def mushroom(rng: np.random.Generator, sketch: Sketch) -> None:
     """Draw a mushroom with a spotted cap."""
-    sketch = Sketch()
     cap = paint(rng)
     sketch.polygon(
-        curve([(-0.2, -0.1), (-0.24, 0.5), (-0.34, 0.9), (0.34, 0.9), (0.24, 0.5), (0.2, -0.1)]),
-        (236, 226, 208),
-        "prop",
+        curve([(-0.2, -0.1), (-0.24, 0.5), (-0.34, 0.9), (0.34, 0.9), (0.24, 0.5), (0.2, -0.1)]), (236, 226, 208), "prop"
     )
     sketch.polygon(arc(0.0, 0.0, 0.85, between(rng, 0.6, 0.85), math.pi, 2 * math.pi), cap, "prop")
     for x, y in ((-0.4, -0.22), (0.05, -0.4), (0.42, -0.18)):
         sketch.ellipse(x, y, 0.11, 0.1, shade(cap, 1.6), "prop")
-    return sketch
 
 
 PROPS: tuple[Prop, ...] = (

@@ -1,7 +1,5 @@
 """Photobombed images with exact ground truth, one for each seed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -15,7 +13,7 @@ from becausal.lab.scenes.masks import pieces
 from becausal.lab.scenes.objects import KINDS, LABELS, NOTHING, draw_pose
 from becausal.lab.scenes.occluders import CUTTERS, OCCLUDERS, PIECE, make_occluder
 from becausal.lab.scenes.palette import between, chance, pick
-from becausal.lab.scenes.sketch import BoolArray, FloatArray, Layer
+from becausal.lab.scenes.sketch import BoolArray, FloatArray, Layer, draw_sketch
 
 #: A cover given as one number is met within this tolerance.
 TOLERANCE = 0.03
@@ -154,7 +152,7 @@ def stream(seed: int, index: int) -> np.random.Generator:
 def _object_layer(seed: int, name: str, size: int) -> Layer:
     rng = stream(seed, 1)
     pose = draw_pose(rng, name)
-    return shade_object(stream(seed, 6), KINDS[name].draw(rng).render(size, pose))
+    return shade_object(stream(seed, 6), draw_sketch(rng, KINDS[name].draw).render(size, pose))
 
 
 def shade_object(rng: np.random.Generator, layer: Layer) -> Layer:
@@ -219,20 +217,25 @@ def add_grain(rng: np.random.Generator, image: FloatArray) -> npt.NDArray[np.uin
     return np.clip(np.round(np.round(image * 64.0) / 64.0 + np.round(grain * 64.0) / 64.0), 0, 255).astype(np.uint8)
 
 
-def _check(
-    seed: int, label: str | None, occluder: str | None, cover: float | tuple[float, float] | None, cut: bool | None,
-    size: int, background: str | None,
-) -> tuple[float, float]:  # fmt: skip
+def check_drawing(seed: int, size: int, least: int, occluder: str | None, background: str | None) -> None:
+    """Refuse arguments that no scene can have; `least` is the smallest side in pixels. Raises ValueError."""
     if seed < 0:
         raise ValueError(f"the seed is {seed}, expected 0 or more")
-    if size < 32:
-        raise ValueError(f"the size is {size} pixels, expected 32 or more; draw a larger scene and downsample it")
-    if label is not None and label not in LABELS:
-        raise ValueError(f"the label is {label!r}, expected one of {', '.join(LABELS)}")
+    if size < least:
+        raise ValueError(f"the size is {size} pixels, expected {least} or more; draw a larger scene and downsample it")
     if occluder is not None and occluder not in OCCLUDERS:
         raise ValueError(f"the occluder is {occluder!r}, expected one of {', '.join(OCCLUDERS)}")
     if background is not None and background not in GROUND_KINDS:
         raise ValueError(f"the background is {background!r}, expected one of {', '.join(GROUND_KINDS)}")
+
+
+def _check(
+    seed: int, label: str | None, occluder: str | None, cover: float | tuple[float, float] | None, cut: bool | None,
+    size: int, background: str | None,
+) -> tuple[float, float]:  # fmt: skip
+    check_drawing(seed, size, 32, occluder, background)
+    if label is not None and label not in LABELS:
+        raise ValueError(f"the label is {label!r}, expected one of {', '.join(LABELS)}")
     if cut and occluder is not None and occluder not in CUTTERS:
         raise ValueError(f"a {occluder} occluder cannot cut an object; expected one of {', '.join(CUTTERS)}")
     if cover is None:

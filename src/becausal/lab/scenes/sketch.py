@@ -4,10 +4,8 @@ Outlines are filled here in numpy, not by an imaging library, so that the same s
 library versions are installed.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -134,10 +132,7 @@ class Sketch:
         every = np.concatenate(self._outlines) * np.array([-1.0 if pose.flip else 1.0, 1.0])
         x, y = every[:, 0], every[:, 1]
         if pose.wobble:
-            x, y = (
-                x + pose.wobble * np.sin(2.3 * y + pose.phase[0]),
-                y + pose.wobble * np.sin(2.9 * x + pose.phase[1]),
-            )
+            x, y = (x + pose.wobble * np.sin(2.3 * y + pose.phase[0]), y + pose.wobble * np.sin(2.9 * x + pose.phase[1]))
         x = (x + pose.shear * y) * math.sqrt(pose.stretch)
         y = y / math.sqrt(pose.stretch)
         cosine, sine = math.cos(pose.angle), math.sin(pose.angle)
@@ -152,6 +147,16 @@ class Sketch:
         x = (pose.margin + room_x * pose.place[0] + (x - left) * scale) * side
         y = (pose.margin + room_y * pose.place[1] + (y - top) * scale) * side
         return list(np.split(np.stack([x, y], axis=1), cut))
+
+
+Drawing = Callable[[np.random.Generator, Sketch], None]  # adds outlines to a sketch
+
+
+def draw_sketch(rng: np.random.Generator, draw: Drawing) -> Sketch:
+    """A new sketch with one drawing."""
+    sketch = Sketch()
+    draw(rng, sketch)
+    return sketch
 
 
 def fill(canvas: npt.NDArray[np.uint8], points: Points, value: int) -> None:
