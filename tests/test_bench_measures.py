@@ -136,8 +136,8 @@ ROWS = [
     {"name": "b", "method": "two", "size": None, "clear": None},
     {"name": "a", "method": "random", "size": 0.0, "clear": 1},
 ]
-SIZE = Measure("size", Column("size", "share", "low"))
-CLEAR = Measure("clear", Column("clear", "share", "high"), True)
+SIZE = Measure("size", "size", "share", "low")
+CLEAR = Measure("clear", "clear", "share", "high", is_flag=True)
 
 
 def test_a_table_has_a_line_per_method_and_marks_the_best_but_no_control():

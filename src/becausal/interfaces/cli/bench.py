@@ -134,10 +134,6 @@ def print_run(done: "BenchRun") -> None:
     print_table(tuple(column.name for column in table.columns), rows)
     console.print()
     facts = [("left out", f"{count:,} images: {reason}") for reason, count in done.selection.left_out.items()]
-    facts += [(method, f"did not run: {why}") for method, why in done.methods_left_out.items()]
-    facts += [
-        (method, f"{count:,} images without an explanation: {why}")
-        for method, counts in done.failures.items()
-        for why, count in counts.items()
-    ]
-    print_facts(console, [*facts, ("files", f"{done.folder}/  (open report.html for the confidence intervals)")])
+    print_facts(
+        console, [*facts, *done.missing(), ("files", f"{done.folder}/  (open report.html for the confidence intervals)")]
+    )

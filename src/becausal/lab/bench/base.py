@@ -136,6 +136,13 @@ class BenchRun:
         """For each method the number of images without an explanation, by reason."""
         return count_failures(self.rows)
 
+    def missing(self) -> list[tuple[str, str]]:
+        """Methods without some or all results, with the reasons."""
+        found = [(method, f"did not run: {reason}") for method, reason in self.methods_left_out.items()]
+        for method, counts in self.failures.items():
+            found += [(method, f"{count:,} images without an explanation: {reason}") for reason, count in counts.items()]
+        return found
+
     def summary(self) -> dict[str, Any]:
         """The content of summary.json."""
         return {

@@ -14,16 +14,16 @@ from becausal.lab.bench.packing import pack_map, unpack_map, unpack_set
 from becausal.lab.bench.plan import Arm, BenchSettings, Subject, make_request, split_method
 from becausal.lab.bench.plots import Line, Plot, line_of_estimates
 from becausal.lab.bench.rows import Row, by_method, compare_rows, finite_values, group_rows, successful
-from becausal.lab.bench.tables import CALLS, SIZE, Column, Measure, Table, measure_table
+from becausal.lab.bench.tables import CALLS, SIZE, Measure, Table, measure_table
 
 PARTITIONS = (1, *range(10, 101, 10))  # the paper uses 50
 BUDGETS = (100, 200, 300, 400, 600, 800, 1000, 1400, 2000, 3000)  # model calls
 SHOWN = 2  # images drawn, with a strip for each method
 
-PLAIN_SIZE = replace(SIZE, column=replace(SIZE.column, best=None))  # no best value among the steps of one method
+PLAIN_SIZE = replace(SIZE, best=None)  # no best value among the steps of one method
 STEPS = {"partitions": "partitions", "calls": "limit on calls"}
-MAP = Measure("map_agreement", Column("rank correlation", "number", None, "of the map with the last map"))
-SETS = Measure("set_agreement", Column("IoU with last", "share", None, "IoU of the explanation and the last one"))
+MAP = Measure("map_agreement", "rank correlation", "number", None, "of the map with the last map")
+SETS = Measure("set_agreement", "IoU with last", "share", None, "IoU of the explanation and the last one")
 
 
 def make_arms(settings: BenchSettings) -> list[Arm]:

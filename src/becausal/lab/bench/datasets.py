@@ -15,6 +15,8 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import count, cycle
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +25,15 @@ import numpy as np
 from becausal.core.contracts import Pixels, Visible
 from becausal.core.errors import ImageError, OptionError
 from becausal.images.loading import load_image
+from becausal.lab.scenes import LABELS, NOTHING, make_scene
+
+Box = tuple[int, int, int, int]  # first row and column, and those after the last
 
 SMALLEST = 50  # pixels; smaller occluders are excluded
 PANDA = 387  # ImageNet's class of the lesser panda
 SHAPES = ("rectangle", "box", "ellipse", "disk")
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
-FIRST_SCENE = 60_000_000  # the bundled classifier was trained and evaluated on scenes with lower seeds
+FIRST_SCENE = 60_000_000  # seed; the bundled classifier was trained and evaluated on scenes with lower seeds
 PHOTOBOMBS, BOMB_FOLDER = "photobombing_groundtruth.txt", "photobombing_imgs"
 LINE = re.compile(r"(\S+) (\d+)\((\d+)\) (\d+)\((\d+)\) (\d+)\((\d+)\) (\d+)\((\d+)\) (\d+) (.*), ([\w-]+)\s*$")
 
@@ -95,24 +100,17 @@ def read_photobombs(folder: Path) -> list[Sample]:
         r0, x0, c0, y0, r1, x1, c1, y1, label = (int(part) for part in match.groups()[1:10])
         path, mask = folder / BOMB_FOLDER / match[1], folder / "masks" / f"{Path(match[1]).stem}.png"
         if path.exists():
-            read = _photobomb_reader(path, mask, (r0, c0, r1, c1), match[12], (x0, y0, x1, y1))
+            read = partial(_read_photobomb, path, mask, (r0, c0, r1, c1), match[12], (x0, y0, x1, y1))
             found.append(Sample(match[1], read, label, {"shape": match[12]}))
     return found
 
 
-def _photobomb_reader(
-    path: Path, mask: Path, place: tuple[int, int, int, int], shape: str, box: tuple[int, int, int, int]
-) -> Callable[[], AnnotatedImage]:
-    def read() -> AnnotatedImage:
-        pixels = load_image(path).pixels
-        grid = (pixels.shape[0], pixels.shape[1])
-        occluder = _read_mask(mask, grid) if mask.exists() else occluder_pixels(*place, shape, grid)
-        masks = {"occluder": occluder}
-        boxed = np.zeros(grid, bool)
-        boxed[box[1] : box[3], box[0] : box[2]] = True
-        return AnnotatedImage(pixels, masks | {"object": boxed & ~occluder} if boxed.any() else masks)
-
-    return read
+def _read_photobomb(path: Path, mask: Path, place: Box, shape: str, box: Box) -> AnnotatedImage:
+    pixels = load_image(path).pixels
+    grid = (pixels.shape[0], pixels.shape[1])
+    occluder = _read_mask(mask, grid) if mask.exists() else occluder_pixels(*place, shape, grid)
+    boxed = _fill_box(grid, (box[1], box[0], box[3], box[2]))  # x comes first in this list
+    return AnnotatedImage(pixels, {"occluder": occluder} | ({"object": boxed & ~occluder} if boxed.any() else {}))
 
 
 def read_roaming(folder: Path) -> list[Sample]:
@@ -136,19 +134,14 @@ def read_roaming(folder: Path) -> list[Sample]:
         path, mask = folders[0] / parts[0], folder / "masks" / f"{Path(parts[0]).stem}.png"
         r0, c0, r1, c1 = (int(part) for part in parts[1:])
         if path.exists():
-            found.append(Sample(parts[0], _roaming_reader(path, mask, (r0, c0, r1, c1)), label))
+            found.append(Sample(parts[0], partial(_read_roaming_image, path, mask, (r0, c0, r1, c1)), label))
     return found
 
 
-def _roaming_reader(path: Path, mask: Path, place: tuple[int, int, int, int]) -> Callable[[], AnnotatedImage]:
-    def read() -> AnnotatedImage:
-        pixels = load_image(path).pixels
-        grid = (pixels.shape[0], pixels.shape[1])
-        boxed = np.zeros(grid, bool)
-        boxed[place[0] : place[2], place[1] : place[3]] = True
-        return AnnotatedImage(pixels, {"object": _read_mask(mask, grid) if mask.exists() else boxed})
-
-    return read
+def _read_roaming_image(path: Path, mask: Path, place: Box) -> AnnotatedImage:
+    pixels = load_image(path).pixels
+    grid = (pixels.shape[0], pixels.shape[1])
+    return AnnotatedImage(pixels, {"object": _read_mask(mask, grid) if mask.exists() else _fill_box(grid, place)})
 
 
 def read_images(folder: Path) -> list[Sample]:
@@ -156,11 +149,11 @@ def read_images(folder: Path) -> list[Sample]:
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file())
     if not paths:
         raise OptionError(f"there are no images in {folder} ({', '.join(ENDINGS)})")
-    return [Sample(path.relative_to(folder).as_posix(), _image_reader(path)) for path in paths]
+    return [Sample(path.relative_to(folder).as_posix(), partial(_read_image, path)) for path in paths]
 
 
-def _image_reader(path: Path) -> Callable[[], AnnotatedImage]:
-    return lambda: AnnotatedImage(load_image(path).pixels)
+def _read_image(path: Path) -> AnnotatedImage:
+    return AnnotatedImage(load_image(path).pixels)
 
 
 def read_dataset(folder: Path) -> list[Sample]:
@@ -181,28 +174,18 @@ def read_dataset(folder: Path) -> list[Sample]:
 def draw_scenes(
     seed: int, *, cover: tuple[float, float] | None = None, cut: bool | None = None, plain: bool = False
 ) -> Iterator[Sample]:
-    """An endless sequence of scenes, determined by the seed, with all labels in turn; `plain` ones have no occluder."""
-    from becausal.lab.scenes import LABELS, NOTHING
+    """An endless sequence of scenes, determined by the seed, with all labels in turn; `plain` ones have no occluder.
 
-    labels = [label for label in LABELS if label != NOTHING]
-    first = FIRST_SCENE + 100_000 * seed
-    number = 0
-    while True:
-        yield draw_scene(first + number, labels[number % len(labels)], cover=cover, cut=cut, plain=plain)
-        number += 1
+    Their masks are object, its visible part, and occluder.
+    """
 
-
-def draw_scene(
-    seed: int, label: str, *, cover: tuple[float, float] | None = None, cut: bool | None = None, plain: bool = False
-) -> Sample:
-    """A scene as a sample with the masks object (its visible part) and occluder."""
-    from becausal.lab.scenes import make_scene
-
-    def read() -> AnnotatedImage:
-        scene = make_scene(seed, label=label, cover=cover, cut=cut, occluder="none" if plain else None)
+    def read(number: int, label: str) -> AnnotatedImage:
+        scene = make_scene(number, label=label, cover=cover, cut=cut, occluder="none" if plain else None)
         return AnnotatedImage(scene.image, {"occluder": scene.occluder, "object": scene.visible})
 
-    return Sample(f"scene-{seed}", read, label)
+    labels = [label for label in LABELS if label != NOTHING]
+    for number, label in zip(count(FIRST_SCENE + 100_000 * seed), cycle(labels), strict=False):  # both are endless
+        yield Sample(f"scene-{number}", partial(read, number, label), label)
 
 
 def _lines(path: Path, instead: str) -> list[str]:
@@ -212,6 +195,12 @@ def _lines(path: Path, instead: str) -> list[str]:
         raise OptionError(f"{path} cannot be read: {error.strerror or error} (to create it: {instead})") from None
     except UnicodeDecodeError:
         raise OptionError(f"{path} is not a text file") from None
+
+
+def _fill_box(grid: tuple[int, int], box: Box) -> Visible:
+    out = np.zeros(grid, bool)
+    out[box[0] : box[2], box[1] : box[3]] = True
+    return out
 
 
 def _read_mask(path: Path, grid: tuple[int, int]) -> Visible:

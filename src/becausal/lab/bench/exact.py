@@ -20,7 +20,7 @@ from becausal.lab.bench.plan import Arm, BenchSettings, ImageSelection
 from becausal.lab.bench.plots import Plot, cumulative_plot
 from becausal.lab.bench.rows import Row, rounded
 from becausal.lab.bench.selection import load_subject, select_images, take_first, unless_known
-from becausal.lab.bench.tables import CALLS, Column, Measure, measure_table, paired_table
+from becausal.lab.bench.tables import CALLS, Measure, measure_table, paired_table
 from becausal.lab.bench.tables import Table as ResultTable
 from becausal.lab.bench.tiny import exact_responsibilities, label_table, model_scores, random_scores, trained_scores
 from becausal.methods.causal.exact import Table, is_explanation, smallest_size
@@ -31,14 +31,12 @@ TOGETHER = 10  # images per trained network
 PREFIX = "model-"
 TRIVIAL = "the fully masked image already has the label"
 
-OPTIMAL = Measure("optimal", Column("optimal", "share", "high", "explanations of the smallest possible size"), True)
+OPTIMAL = Measure("optimal", "optimal", "share", "high", "explanations of the smallest possible size", is_flag=True)
 MINIMAL = Measure(
-    "minimal_set", Column("minimal", "share", "high", "explanations of which no proper subset is sufficient"), True
+    "minimal_set", "minimal", "share", "high", "explanations of which no proper subset is sufficient", is_flag=True
 )
-RATIO = Measure(
-    "ratio", Column("size ratio", "number", "low", "number of pixels divided by that of the smallest explanation")
-)
-RANK = Measure("rank", Column("rank correlation", "number", "high", "of the map and the exact responsibility"))
+RATIO = Measure("ratio", "size ratio", "number", "low", "number of pixels divided by that of the smallest explanation")
+RANK = Measure("rank", "rank correlation", "number", "high", "of the map and the exact responsibility")
 
 
 def select(settings: BenchSettings, classifier: Classifier) -> ImageSelection:

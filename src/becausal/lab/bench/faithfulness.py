@@ -15,21 +15,17 @@ from becausal.lab.bench.packing import pack_map, unpack_map, unpack_set
 from becausal.lab.bench.plan import Arm, BenchSettings, Subject, make_request
 from becausal.lab.bench.plots import Line, Plot
 from becausal.lab.bench.rows import Row, by_method, finite_values, group_rows, successful
-from becausal.lab.bench.tables import CALLS, Column, Measure, Table, measure_table, paired_table
+from becausal.lab.bench.tables import CALLS, Measure, Table, measure_table, paired_table
 
 NOTE = "Areas and pointing are averaged over the seeds of each image; n is the number of images."
 SEEDS = 3  # runs of each method, with consecutive seeds
 MARKS = range(0, STEPS + 1, 5)  # steps whose confidence is stored, for the plotted curves
 
-INSERTION = Measure(
-    "insertion", Column("insertion", "number", "high", "area under the confidence curve as pixels are shown")
-)
-DELETION = Measure("deletion", Column("deletion", "number", "low", "area under the confidence curve as pixels are masked"))
-POINTING = Measure("pointing", Column("pointing", "share", "high", "images with the maximum of the map on the object"))
-SAME_SET = Measure("seed_iou", Column("IoU of seeds", "share", "high", "IoU of explanations with different seeds"))
-SAME_MAP = Measure(
-    "seed_rank", Column("correlation of seeds", "number", "high", "rank correlation of maps with different seeds")
-)
+INSERTION = Measure("insertion", "insertion", "number", "high", "area under the confidence curve as pixels are shown")
+DELETION = Measure("deletion", "deletion", "number", "low", "area under the confidence curve as pixels are masked")
+POINTING = Measure("pointing", "pointing", "share", "high", "images with the maximum of the map on the object")
+SAME_SET = Measure("seed_iou", "IoU of seeds", "share", "high", "IoU of explanations with different seeds")
+SAME_MAP = Measure("seed_rank", "correlation of seeds", "number", "high", "rank correlation of maps with different seeds")
 
 
 def make_arms(settings: BenchSettings) -> list[Arm]:

@@ -20,13 +20,12 @@ from becausal.lab.bench.tables import CALLS, SIZE, Column, Measure, Table, measu
 GREYS = ("black", "#202020", "#404040", "#606060", "grey", "#a0a0a0", "#c0c0c0", "white")
 FILLS = (*GREYS, "mean", "blur", "noise")
 
-OVERLAP = Measure("overlap", Column("on occluder", "share", None, "share of the explanation on the occluder"))
-CLEAR = Measure("clear", Column("clear", "share", None, "explanations without any pixel of the occluder"), True)
+OVERLAP = Measure("overlap", "on occluder", "share", None, "share of the explanation on the occluder")
+CLEAR = Measure("clear", "clear", "share", None, "explanations without any pixel of the occluder", is_flag=True)
 BACKGROUNDS = Measure(
-    "backgrounds",
-    Column("backgrounds", "share", None, f"share of {HELD_OUT_COUNT} random backgrounds on which it keeps the label"),
+    "backgrounds", "backgrounds", "share", None, f"share of {HELD_OUT_COUNT} random backgrounds on which it keeps the label"
 )
-LIKE_GREY = Measure("like_grey", Column("IoU with grey", "share", None, "IoU with the explanation for the fill grey"))
+LIKE_GREY = Measure("like_grey", "IoU with grey", "share", None, "IoU with the explanation for the fill grey")
 
 
 def make_arms(settings: BenchSettings) -> list[Arm]:
@@ -85,7 +84,7 @@ def _range_table(rows: Sequence[Row], measures: Sequence[Measure]) -> Table:
             )
             between = float(np.ptp([np.mean(values) for values in by_fill])) if by_fill else None
             ranges = estimate([float(np.ptp(values)) for values in by_name])
-            lines.append((method, m.column.name, len(group_rows(whole, "name")), between, ranges))
+            lines.append((method, m.name, len(group_rows(whole, "name")), between, ranges))
     columns = (
         Column("method"),
         Column("measure"),

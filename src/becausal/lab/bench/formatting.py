@@ -14,6 +14,7 @@ from becausal.lab.bench.statistics import Estimate
 from becausal.lab.bench.tables import Cell, Column, Table
 from becausal.models.loading import Loading
 
+CONTROLS = {"random", "centre"}  # methods that ignore the model
 ALWAYS_SHOWN = ("fills", "seed")  # options that a command states even where they are the default
 
 
@@ -49,7 +50,7 @@ def _format_number(value: float, column: Column, *, bare: bool = False) -> str:
     return str(value)
 
 
-def best_rows(table: Table, column: int, controls: tuple[str, ...] = ("random", "centre")) -> set[int]:
+def best_rows(table: Table, column: int) -> set[int]:
     """The rows with the best estimate in a column; controls are not considered."""
     wanted = table.columns[column].best
     if wanted is None or sum(c.kind == "text" for c in table.columns) > 1:
@@ -57,7 +58,7 @@ def best_rows(table: Table, column: int, controls: tuple[str, ...] = ("random", 
     values: dict[int, float] = {}
     for i, row in enumerate(table.rows):
         cell = row[column]
-        if isinstance(cell, Estimate) and cell.n and not {str(part) for part in row[:2]} & set(controls):
+        if isinstance(cell, Estimate) and cell.n and not {str(part) for part in row[:2]} & CONTROLS:
             values[i] = round(cell.mean, 6)
     if len(values) < 2:
         return set()

@@ -16,8 +16,8 @@ from becausal.lab.bench.statistics import difference_of_means
 from becausal.lab.bench.tables import CALLS, SIZE, Column, Measure, Table, measure_table
 
 TRIES = 60  # scenes drawn for each image wanted, since wrong predictions are rare
-OVERLAP = Measure("overlap", Column("on occluder", "share", None, "share of the explanation on the occluder"))
-CONFIDENCE = Measure("original", Column("confidence", "number", None, "confidence of the prediction for the whole image"))
+OVERLAP = Measure("overlap", "on occluder", "share", None, "share of the explanation on the occluder")
+CONFIDENCE = Measure("original", "confidence", "number", None, "confidence of the prediction for the whole image")
 
 
 def select(settings: BenchSettings, classifier: Classifier) -> ImageSelection:

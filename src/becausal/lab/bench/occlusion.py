@@ -13,14 +13,17 @@ from becausal.lab.bench.base import Bench
 from becausal.lab.bench.plan import Subject
 from becausal.lab.bench.plots import Plot, line_of_estimates, size_plot
 from becausal.lab.bench.rows import Row, by_method
-from becausal.lab.bench.tables import CALLS, SIZE, Column, Measure, Table, measure_table, paired_table
+from becausal.lab.bench.tables import CALLS, SIZE, Measure, Table, measure_table, paired_table
 
 SHARES = (5, 10, 20, 50)  # per cent of the view
 KEPT = tuple(
     Measure(
         f"right_{share}",
-        Column(f"kept at {share} %", "share", "high", f"images whose label the top {share} % of the map keep"),
-        True,
+        f"kept at {share} %",
+        "share",
+        "high",
+        f"images whose label the top {share} % of the map keep",
+        is_flag=True,
     )
     for share in SHARES
 )

@@ -15,7 +15,7 @@ from becausal.core.version import versions
 from becausal.lab.bench.base import Bench, BenchRun
 from becausal.lab.bench.datasets import Sample
 from becausal.lab.bench.figures import figure_files
-from becausal.lab.bench.formatting import best_rows, format_cell, format_command
+from becausal.lab.bench.formatting import CONTROLS, best_rows, format_cell, format_command
 from becausal.lab.bench.packing import unpack_map, unpack_set
 from becausal.lab.bench.plan import Subject
 from becausal.lab.bench.rows import Row, finite_values, group_rows, successful
@@ -28,7 +28,6 @@ from becausal.render.sheets import Sheet, Tile, as_rgb, enlarge, value_range
 from becausal.render.wording import format_share
 
 FEW = 30  # images; with fewer, the page warns about wide intervals
-CONTROLS = {"random", "centre"}
 CASES = 3  # best images, and as many of the worst
 METHODS = 7  # maximum number of explanations in a strip
 SIDE = 224  # pixels up to which a drawn image is enlarged
@@ -85,7 +84,7 @@ def render_bench(run: BenchRun, figures: Sequence[tuple[str, bytes]], strips: Se
             {"heading": heading, "strips": [_embed_images(strip) for strip in group]}
             for heading, group in groupby(strips, key=lambda strip: strip.heading)
         ],
-        excluded=_list_excluded(run),
+        excluded=[(f"{count:,} images", reason) for reason, count in run.selection.left_out.items()] + run.missing(),
         command=format_command(run.record),
         versions=versions(),
     )
@@ -123,15 +122,6 @@ def _format_table(table: Table) -> dict[str, Any]:
 def _embed_images(strip: ImageStrip) -> dict[str, Any]:
     cards = [(data_uri(card.png), card.title, card.caption) for card in strip.cards]
     return {"title": strip.title, "text": strip.text, "cards": cards}
-
-
-def _list_excluded(run: BenchRun) -> list[tuple[str, str]]:
-    """Images and methods without results, with the reasons."""
-    items = [(f"{count:,} images", reason) for reason, count in run.selection.left_out.items()]
-    items += [(method, f"did not run: {reason}") for method, reason in run.methods_left_out.items()]
-    for method, counts in run.failures.items():
-        items += [(method, f"{count:,} images without an explanation: {reason}") for reason, count in counts.items()]
-    return items
 
 
 def draw_strips(bench: Bench, rows: Sequence[Row], samples: Sequence[Sample], classifier: Classifier) -> list[ImageStrip]:

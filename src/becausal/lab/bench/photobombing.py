@@ -11,15 +11,15 @@ from becausal.lab.bench.plan import BenchSettings, ImageSelection, Subject
 from becausal.lab.bench.plots import Plot, cumulative_plot, size_plot
 from becausal.lab.bench.rows import Row
 from becausal.lab.bench.selection import reject_mislabelled, select_listed
-from becausal.lab.bench.tables import CALLS, SIZE, Column, Measure, Table, measure_table, paired_table
+from becausal.lab.bench.tables import CALLS, SIZE, Measure, Table, measure_table, paired_table
 
 #: Classes of occluders by their share of the view: the bound above, and the name.
 AREAS = ((0.01, "under 1 %"), (0.05, "1 to 5 %"), (0.1, "5 to 10 %"), (2.0, "over 10 %"))
 
-CLEAR = Measure("clear", Column("clear", "share", "high", "explanations without any pixel of the occluder"), True)
-OVERLAP = Measure("overlap", Column("on occluder", "share", "low", "share of the explanation that lies on the occluder"))
-COVERED = Measure("covered", Column("of occluder", "share", "low", "share of the occluder that is in the explanation"))
-IOU = Measure("iou", Column("IoU", "share", "low", "intersection over union of explanation and occluder"))
+CLEAR = Measure("clear", "clear", "share", "high", "explanations without any pixel of the occluder", is_flag=True)
+OVERLAP = Measure("overlap", "on occluder", "share", "low", "share of the explanation that lies on the occluder")
+COVERED = Measure("covered", "of occluder", "share", "low", "share of the occluder that is in the explanation")
+IOU = Measure("iou", "IoU", "share", "low", "intersection over union of explanation and occluder")
 
 
 def select(settings: BenchSettings, classifier: Classifier) -> ImageSelection:

@@ -21,18 +21,21 @@ PUBLISHED = {
     "ig": 0.122,
 }  # fmt: skip
 
-IOU = Measure("iou", Column("IoU", "share", "high", "intersection over union of explanation and object"))
-HALF = Measure("found", Column("IoU > 0.5", "share", "high", "explanations with an IoU above 0.5"), True)
+IOU = Measure("iou", "IoU", "share", "high", "intersection over union of explanation and object")
+HALF = Measure("found", "IoU > 0.5", "share", "high", "explanations with an IoU above 0.5", is_flag=True)
 TOP_IOU = Measure(
-    "map_iou", Column("IoU, top pixels", "share", "high", "IoU of the highest pixels of the map, as many as the object has")
+    "map_iou", "IoU, top pixels", "share", "high", "IoU of the highest pixels of the map, as many as the object has"
 )
 TOP_HALF = Measure(
     "map_found",
-    Column("IoU, top pixels > 0.5", "share", "high", "images on which the IoU of the top pixels is above 0.5"),
-    True,
+    "IoU, top pixels > 0.5",
+    "share",
+    "high",
+    "images on which the IoU of the top pixels is above 0.5",
+    is_flag=True,
 )
-POINTING = Measure("pointing", Column("pointing", "share", "high", "images with the maximum of the map on the object"))
-INSIDE = Measure("inside", Column("inside", "share", "high", "share of the explanation that lies on the object"))
+POINTING = Measure("pointing", "pointing", "share", "high", "images with the maximum of the map on the object")
+INSIDE = Measure("inside", "inside", "share", "high", "share of the explanation that lies on the object")
 
 
 def select(settings: BenchSettings, classifier: Classifier) -> ImageSelection:

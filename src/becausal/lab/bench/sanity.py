@@ -39,13 +39,13 @@ from becausal.lab.bench.randomising import (
 from becausal.lab.bench.rows import Row, by_method, compare_rows, finite_values, group_rows, rounded, successful
 from becausal.lab.bench.selection import load_subject, select_images
 from becausal.lab.bench.statistics import estimate
-from becausal.lab.bench.tables import Cell, Column, Kind, Measure, Table
+from becausal.lab.bench.tables import Cell, Column, Measure, Table
 from becausal.methods import METHODS
 
-RANK = Measure("rank", Column("correlation", "number", None, "Spearman's correlation with the map of the trained network"))
-ABSOLUTE = Measure("rank_absolute", Column("correlation", "number"))
-SSIM = Measure("ssim", Column("SSIM", "number"))
-SETS = Measure("set_iou", Column("IoU", "share", None, "IoU with the explanation of the trained network"))
+RANK = Measure("rank", "correlation", "number", None, "Spearman's correlation with the map of the trained network")
+ABSOLUTE = Measure("rank_absolute", "correlation", "number")
+SSIM = Measure("ssim", "SSIM", "number")
+SETS = Measure("set_iou", "IoU", "share", None, "IoU with the explanation of the trained network")
 NOTE = (
     "Compared with the map of the trained network. Another seed: the trained network again, which shows what chance alone "
     "changes. Then more and more layers are randomised, from the last one on. Constant maps have no ranks and are left out."
@@ -291,8 +291,7 @@ def _stage_table(name: str, title: str, rows: Sequence[Row], measure: Measure, s
     for method, part in by_method(rows):
         if finite_values(part, measure.key):
             lines.append((method, *(measure.estimate(_at(part, stage)) for stage in stages)))
-    kind: Kind = measure.column.kind
-    columns = (Column("method"), *(Column(stage_name(*stage), kind) for stage in stages))
+    columns = (Column("method"), *(Column(stage_name(*stage), measure.kind) for stage in stages))
     return Table(name, title, columns, tuple(lines), note)
 
 
@@ -316,7 +315,7 @@ def _plot(name: str, title: str, y: str, rows: Sequence[Row], measure: Measure) 
         shares = [part[0]["layers"] / part[0]["of_layers"] for part in parts]
         if parts:
             lines.append(line_of_estimates(method, shares, [measure.estimate(part) for part in parts]))
-    shown = "xy" if measure.column.kind == "share" else "x"
+    shown = "xy" if measure.kind == "share" else "x"
     return Plot(name, title, "layers randomised, from the last one on", y, tuple(lines), "line", shown)
 
 

@@ -13,7 +13,7 @@ from becausal.lab.bench.plan import BenchSettings, ImageSelection, Subject
 from becausal.lab.bench.plots import Plot, cumulative_plot, points_plot, size_plot
 from becausal.lab.bench.rows import Row
 from becausal.lab.bench.selection import reject_mislabelled, require_scene_labels, take_first, unless_known
-from becausal.lab.bench.tables import CALLS, SIZE, Column, Measure, Table, measure_table, paired_table
+from becausal.lab.bench.tables import CALLS, SIZE, Measure, Table, measure_table, paired_table
 from becausal.lab.scenes.masks import pieces
 
 #: Name, covered share of the object, and whether it is cut in pieces.
@@ -27,11 +27,11 @@ LEVELS: tuple[tuple[str, tuple[float, float] | None, bool | None], ...] = (
 NAMES = tuple(name for name, _, _ in LEVELS)
 PIECE = 0.05  # smallest share of the visible object that counts as a piece
 
-PRECISION = Measure("precision", Column("precision", "share", "high", "share of the explanation on the visible object"))
-RECALL = Measure("recall", Column("recall", "share", "high", "share of the visible object in the explanation"))
-ON_OCCLUDER = Measure("overlap", Column("on occluder", "share", "low", "share of the explanation on the occluder"))
-CLEAR = Measure("clear", Column("clear", "share", "high", "explanations without any pixel of the occluder"), True)
-PIECES = Measure("pieces_share", Column("pieces found", "share", "high", "share of the object's pieces that were found"))
+PRECISION = Measure("precision", "precision", "share", "high", "share of the explanation on the visible object")
+RECALL = Measure("recall", "recall", "share", "high", "share of the visible object in the explanation")
+ON_OCCLUDER = Measure("overlap", "on occluder", "share", "low", "share of the explanation on the occluder")
+CLEAR = Measure("clear", "clear", "share", "high", "explanations without any pixel of the occluder", is_flag=True)
+PIECES = Measure("pieces_share", "pieces found", "share", "high", "share of the object's pieces that were found")
 
 
 def select(settings: BenchSettings, classifier: Classifier) -> ImageSelection:

@@ -14,6 +14,7 @@ from becausal.images.fills import make_background
 from becausal.images.loading import InputImage, load_image, make_view
 from becausal.lab.bench.datasets import Sample, draw_scenes, read_dataset
 from becausal.lab.bench.plan import BenchSettings, ImageSelection, Subject, split_method
+from becausal.lab.scenes import LABELS
 from becausal.methods import METHODS, make_explainer
 from becausal.models import find_label
 
@@ -182,8 +183,6 @@ def select_images(settings: BenchSettings, classifier: Classifier) -> ImageSelec
 
 def require_scene_labels(classifier: Classifier) -> None:
     """Refuse a model without the labels of generated scenes."""
-    from becausal.lab.scenes import LABELS
-
     if classifier.info.labels is None or not set(LABELS) <= set(classifier.info.labels):
         raise OptionError(
             "without --data this bench uses generated scenes, whose labels this model does not have: give --data DIR, or "

@@ -41,11 +41,22 @@ class Table:
 
 @dataclass(frozen=True)
 class Measure:
-    """A column with the mean of a value of the rows or, for a flag, the share of rows in which it is true."""
+    """A column with the mean of a value of the rows or, for a flag, the share of rows in which it is true.
+
+    Attributes:
+        key: The value, by its name in the rows. The others are those of the `Column`.
+    """
 
     key: str
-    column: Column
+    name: str
+    kind: Kind
+    best: Literal["low", "high"] | None = None
+    meaning: str = ""
     is_flag: bool = False
+
+    @property
+    def column(self) -> Column:
+        return Column(self.name, self.kind, self.best, self.meaning)
 
     def estimate(self, rows: Sequence[Row]) -> Estimate:
         """The estimate over rows; rows without the value are skipped."""
@@ -53,8 +64,8 @@ class Measure:
         return estimate_share(values) if self.is_flag else estimate(values)
 
 
-SIZE = Measure("size", Column("size", "share", "low", "share of the pixels of the view in the explanation"))
-CALLS = Measure("calls", Column("calls", "count", None, "model calls per image, including extraction"))
+SIZE = Measure("size", "size", "share", "low", "share of the pixels of the view in the explanation")
+CALLS = Measure("calls", "calls", "count", None, "model calls per image, including extraction")
 
 
 def measure_table(
@@ -91,7 +102,7 @@ def paired_table(rows: Sequence[Row], measure: Measure) -> Table | None:
         (method, c.difference.n, c.difference, c.lower, c.higher, c.equal, p)
         for method, c, p in zip(others, compared, ps, strict=True)
     ]
-    kind: Kind = "points" if measure.column.kind == "share" else "number"
+    kind: Kind = "points" if measure.kind == "share" else "number"
     columns = (
         Column("compared with"),
         Column("pairs", "count", None, "images explained by both methods"),
@@ -103,7 +114,7 @@ def paired_table(rows: Sequence[Row], measure: Measure) -> Table | None:
         Column("equal", "count"),
         Column("p", "p", None, "sign-flip test of the mean difference, Holm-corrected within this table"),
     )
-    name = measure.column.name
+    name = measure.name
     title = f"{name[0].upper()}{name[1:]}: {first} compared with each other method, paired by image"
     return Table(f"paired-{measure.key}", title, columns, tuple(lines))
 
