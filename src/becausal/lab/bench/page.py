@@ -31,7 +31,7 @@ FEW = 30  # images; with fewer, the page warns about wide intervals
 CASES = 3  # best images, and as many of the worst
 METHODS = 7  # maximum number of explanations in a strip
 SIDE = 224  # pixels up to which a drawn image is enlarged
-OUTLINE = np.array([255, 176, 32], np.uint8)
+OUTLINE = np.array([255, 176, 32], np.uint8)  # orange, of ground truth
 
 
 @dataclass(frozen=True)

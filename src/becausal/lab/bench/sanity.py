@@ -39,7 +39,7 @@ from becausal.lab.bench.randomising import (
 from becausal.lab.bench.rows import Row, by_method, compare_rows, finite_values, group_rows, rounded, successful
 from becausal.lab.bench.selection import load_subject, select_images
 from becausal.lab.bench.statistics import estimate
-from becausal.lab.bench.tables import Cell, Column, Measure, Table
+from becausal.lab.bench.tables import Cell, Column, Measure, Table, mean_by_name
 from becausal.methods import METHODS
 
 RANK = Measure("rank", "correlation", "number", None, "Spearman's correlation with the map of the trained network")
@@ -71,7 +71,7 @@ FROM_SETS = ("causal", "dc-causal", "sbfl")
 NO_SUPPORT = "the view does not raise the score of the label, so no set of pixels can keep it"
 SHOWN = 1  # images drawn, with a strip for each method
 KEPT = 32  # images; up to so many are kept in memory, since every arm needs them
-RADIUS = 3  # of the windows of SSIM, in pixels
+RADIUS = 3  # pixels; the windows of SSIM are 7 x 7, those of Wang et al. 11 x 11 with weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,17 +251,13 @@ def _at(rows: Sequence[Row], stage: Stage) -> list[Row]:
     return [row for row in rows if (row["by"], row["step"]) == stage]
 
 
-def _by_name(rows: Sequence[Row], measure: Measure) -> dict[str, float]:
-    return {str(row["name"]): value for row in rows for value in finite_values([row], measure.key)}
-
-
 def _drop_table(rows: Sequence[Row]) -> Table:
     """What full randomisation changes, compared with another seed on the same images."""
     lines: list[tuple[Cell, ...]] = []
     for method, part in by_method(rows):
         cells: list[Cell] = [method]
         for measure in (RANK, SETS):
-            again, final = (_by_name(_at(part, stage), measure) for stage in (AGAIN, CASCADES[-1]))
+            again, final = (mean_by_name(_at(part, stage), measure.key) for stage in (AGAIN, CASCADES[-1]))
             shared = sorted(again.keys() & final.keys())
             means = [float(np.mean([values[name] for name in shared])) if shared else None for values in (again, final)]
             cells += [len(shared), *means, estimate([again[name] - final[name] for name in shared])]

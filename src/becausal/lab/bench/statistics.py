@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from becausal.core.intervals import wilson_interval
 
-RESAMPLES = 2000  # of each bootstrap (Efron and Tibshirani, 1993, use 1,000 or more for percentiles)
+RESAMPLES = 2000  # of each bootstrap; Efron and Tibshirani (1993) advise 1,000 or more for percentiles
 FLIPS = 10_000  # random signs of each test; the smallest p value is 1 in so many
 LEVEL = 0.95  # of the intervals
 SEED = 0  # the same for all estimates, so that the same rows give the same tables

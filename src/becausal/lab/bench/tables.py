@@ -92,7 +92,7 @@ def measure_table(
 
 def paired_table(rows: Sequence[Row], measure: Measure) -> Table | None:
     """Every method compared with the first on the images that both explained; None for one method."""
-    found = {method: _by_name(group, measure.key) for method, group in by_method(rows)}
+    found = {method: mean_by_name(group, measure.key) for method, group in by_method(rows)}
     if len(found) < 2:
         return None
     first, *others = found
@@ -119,7 +119,8 @@ def paired_table(rows: Sequence[Row], measure: Measure) -> Table | None:
     return Table(f"paired-{measure.key}", title, columns, tuple(lines))
 
 
-def _by_name(rows: Sequence[Row], key: str) -> dict[str, float]:
+def mean_by_name(rows: Sequence[Row], key: str) -> dict[str, float]:
+    """The value of each image, averaged over its rows."""
     out: dict[str, list[float]] = {}
     for row in rows:
         for value in finite_values([row], key):

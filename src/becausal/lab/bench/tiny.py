@@ -13,7 +13,8 @@ from becausal.methods.causal.exact import Table, all_visible
 HIDDEN_UNITS = 24
 PATTERNS = 4
 CLASSES = PATTERNS + 1  # the last one is "nothing"
-BACKGROUND = 0.5
+BACKGROUND = 0.5  # value of masked pixels, in 0..1
+STEPS, BATCH, RATE = 600, 64, 0.5  # gradient descent: steps, images per step, step size
 LEAST = 0.45  # training images with a smaller share of visible pixels are labelled "nothing"
 
 Floats = NDArray[np.float64]
@@ -53,22 +54,22 @@ def forward(pixels: Floats, weights: Weights) -> Floats:
     return np.asarray(np.maximum((pixels - BACKGROUND) @ inner, 0.0) @ outer + bias, np.float64)
 
 
-def train(patterns: NDArray[np.bool_], rng: np.random.Generator, *, steps: int = 600, batch: int = 64) -> Weights:
+def train(patterns: NDArray[np.bool_], rng: np.random.Generator) -> Weights:
     """A network with one hidden layer, trained by gradient descent on noisy, partly masked images of patterns."""
     n = patterns.shape[1]
     inner = rng.normal(size=(n, HIDDEN_UNITS)) * np.sqrt(2 / n)
     outer = rng.normal(size=(HIDDEN_UNITS, CLASSES)) * np.sqrt(1 / HIDDEN_UNITS)
     bias = np.zeros(CLASSES)
-    for _ in range(steps):
-        labels = rng.integers(PATTERNS, size=batch)
-        is_shown = rng.random((batch, n)) < rng.random((batch, 1))
+    for _ in range(STEPS):
+        labels = rng.integers(PATTERNS, size=BATCH)
+        is_shown = rng.random((BATCH, n)) < rng.random((BATCH, 1))
         x = (draw_patterns(patterns[labels], rng) - BACKGROUND) * is_shown
         wanted = np.where(is_shown.mean(axis=1) < LEAST, PATTERNS, labels)
         hidden = np.maximum(x @ inner, 0.0)
         error = _softmax(hidden @ outer + bias) - np.eye(CLASSES)[wanted]  # (batch, classes)
         back = (error @ outer.T) * (hidden > 0)
-        outer, bias = outer - 0.5 * hidden.T @ error / batch, bias - 0.5 * error.mean(axis=0)
-        inner = inner - 0.5 * x.T @ back / batch
+        outer, bias = outer - RATE * hidden.T @ error / BATCH, bias - RATE * error.mean(axis=0)
+        inner = inner - RATE * x.T @ back / BATCH
     return inner, outer, bias
 
 

@@ -18,6 +18,12 @@ from becausal.lab.scenes.sketch import BoolArray, FloatArray, Layer, draw_sketch
 #: A cover given as one number is met within this tolerance.
 TOLERANCE = 0.03
 
+#: Distance of the mean colours of object and background from which on an object stands out: sum of the channels, 0 to 765.
+ENOUGH_CONTRAST = 120.0
+
+#: Mean brightness, 0 to 255; the background of brighter objects is darkened, that of others brightened.
+MIDDLE_GREY = 118.0
+
 #: Largest share of an object that is covered by default.
 MOST_COVERED = 0.6
 
@@ -145,7 +151,11 @@ def _choose(
 
 
 def stream(seed: int, index: int) -> np.random.Generator:
-    """One of the independent streams of random numbers of a seed."""
+    """One of the independent streams of random numbers of a seed.
+
+    Each step of a drawing has its own, so that an argument that changes one step leaves the others as they are: 0 choices,
+    1 object, 2 background, 3 occluder, 4 shadow and contrast, 5 camera, 6 light on it. `groups` has those from 10 on.
+    """
     return np.random.Generator(np.random.PCG64([seed, index]))
 
 
@@ -204,9 +214,9 @@ def separating_change(rng: np.random.Generator, layer: Layer, scenery: FloatArra
     """The gain and the offset of the background that make an object stand out; 1 and 0 where it stands out already."""
     own, behind = layer.colour[layer.mask], scenery[layer.mask]
     gap = np.round((own.astype(np.float64).mean(axis=0) - behind.astype(np.float64).mean(axis=0)), 3)
-    if float(np.abs(gap).sum()) >= 120.0:
+    if float(np.abs(gap).sum()) >= ENOUGH_CONTRAST:
         return 1.0, 0.0
-    darker = float(own.astype(np.float64).mean()) > 118.0
+    darker = float(own.astype(np.float64).mean()) > MIDDLE_GREY
     return (between(rng, 0.55, 0.72), 0.0) if darker else (between(rng, 1.35, 1.6), 24.0)
 
 
