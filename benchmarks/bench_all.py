@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from becausal import Request, load_model
-from becausal.bench import BenchProgress, run
 from becausal.core.errors import BecausalError
+from becausal.lab.bench import BenchProgress, run
 
 MODELS: dict[str, dict[str, Any]] = {
     "bundled": {"model": "bundled"},

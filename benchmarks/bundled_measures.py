@@ -41,7 +41,7 @@ RIM = 4
 FILLS = {"grey": 128, "black": 0, "white": 255}
 NO_OBJECT = LABELS.index(NOTHING)
 
-FOLDER = Path(__file__).parents[1] / "src" / "becausal" / "scenes" / "bundled"
+FOLDER = Path(__file__).parents[1] / "src" / "becausal" / "models" / "bundled"
 
 
 @dataclass

@@ -77,7 +77,7 @@ def prepare(options: argparse.Namespace, threads: int) -> Case:
         from becausal.scenes import make_scene
         from becausal.scenes.network import load_network
 
-        folder = Path(becausal.__file__).parent / "scenes" / "bundled"
+        folder = Path(becausal.__file__).parent / "models" / "bundled"
         onnx, module, preprocess, resize = folder / "scenes.onnx", load_network(), "tf", "128/128"
         image: Any = make_scene(options.scene).image
     else:

@@ -31,7 +31,6 @@ from quantus_measures import LEFT_OUT, Measure, measures
 from search import make_scenes
 
 import becausal
-from becausal.bench.randomising import NetworkClassifier
 from becausal.core.contracts import ModelInfo
 from becausal.core.errors import BecausalError
 from becausal.core.problem import Problem
@@ -39,6 +38,7 @@ from becausal.core.targets import Target
 from becausal.engine.engine import Engine
 from becausal.interfaces.maps import keep_rank
 from becausal.interfaces.quantus import explain_func
+from becausal.lab.bench.randomising import NetworkClassifier
 from becausal.methods import METHODS as ALL_METHODS
 from becausal.methods import make_explainer
 from becausal.scenes.network import load_network

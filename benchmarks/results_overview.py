@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from becausal.bench.figures import figure_files
-from becausal.bench.findings import Cell, Column, Findings, Table
-from becausal.bench.formatting import format_cell
-from becausal.bench.statistics import Estimate
+from becausal.lab.bench.base import Findings
+from becausal.lab.bench.figures import figure_files
+from becausal.lab.bench.formatting import format_cell
+from becausal.lab.bench.statistics import Estimate
+from becausal.lab.bench.tables import Cell, Column, Table
 from becausal.methods import METHODS
 from becausal.render.figures import INK, SOFT, new_figure, png_bytes
 

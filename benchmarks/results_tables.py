@@ -22,10 +22,12 @@ from typing import Any
 from results_overview import StoredRun, draw_figure, figure_path, write_section
 
 from becausal.api import Request
-from becausal.bench import BENCHES, load_bench
-from becausal.bench.findings import Findings, Table, successful
-from becausal.bench.formatting import best_rows, format_cell, format_command
-from becausal.bench.storage import read_table
+from becausal.lab.bench import BENCHES, load_bench
+from becausal.lab.bench.base import Findings
+from becausal.lab.bench.formatting import best_rows, format_cell, format_command
+from becausal.lab.bench.rows import successful
+from becausal.lab.bench.storage import read_table
+from becausal.lab.bench.tables import Table
 from becausal.methods import METHODS
 
 HERE = Path(__file__).parent

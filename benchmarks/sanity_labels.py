@@ -22,16 +22,16 @@ from torch import nn
 
 from becausal import Request
 from becausal.api.jobs import prepare
-from becausal.bench.datasets import draw_scenes
-from becausal.bench.findings import Measure, Row, group_rows
-from becausal.bench.formatting import format_cell
-from becausal.bench.plan import BenchSettings, make_request, rounded
-from becausal.bench.randomising import take_network
-from becausal.bench.sanity import EdgeMap, compare_rows, default_methods, explain_label
-from becausal.bench.sanity_tables import RANK, SETS
-from becausal.bench.storage import table_text
 from becausal.core.errors import BecausalError
 from becausal.engine.engine import Engine
+from becausal.lab.bench.datasets import draw_scenes
+from becausal.lab.bench.formatting import format_cell
+from becausal.lab.bench.plan import BenchSettings, make_request
+from becausal.lab.bench.randomising import take_network
+from becausal.lab.bench.rows import Row, group_rows, rounded
+from becausal.lab.bench.sanity import RANK, SETS, EdgeMap, compare_with_trained, default_methods, explain_label
+from becausal.lab.bench.storage import table_text
+from becausal.lab.bench.tables import Measure
 from becausal.models import as_classifier
 from becausal.scenes import LABELS
 
@@ -97,7 +97,7 @@ def explain_all(networks: dict[str, nn.Module], images: np.ndarray, names: list[
                 except BecausalError as error:
                     row = {"error": f"{type(error).__name__}: {error}"}
                 rows.append({"name": name, "method": method, "by": by, **row})
-    return compare_rows(rows)
+    return compare_with_trained(rows)
 
 
 def print_table(rows: list[Row]) -> None:

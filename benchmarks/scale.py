@@ -53,7 +53,7 @@ def write_images(folder: Path, count: int) -> Path:
             top, left = int(rows[0]), int(columns[0])
             box = [left, top, int(columns[-1]) - left + 1, int(rows[-1]) - top + 1]
             annotations.append({"id": k, "image_id": k, "category_id": scene.label_index, "bbox": box})
-    from becausal.scenes.objects import LABELS
+    from becausal.lab.scenes.objects import LABELS
 
     names = [{"id": i, "name": name} for i, name in enumerate(LABELS)]
     path = folder / "boxes.json"

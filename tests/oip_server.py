@@ -34,7 +34,7 @@ from pathlib import Path
 import numpy as np
 
 DTYPES = {"UINT8": "u1", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8", "INT64": "<i8"}
-BUNDLED = Path(__file__).parent.parent / "src" / "becausal" / "scenes" / "bundled" / "scenes.onnx"
+BUNDLED = Path(__file__).parent.parent / "src" / "becausal" / "models" / "bundled" / "scenes.onnx"
 
 
 class Scenes:

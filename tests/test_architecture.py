@@ -158,10 +158,10 @@ def test_the_way_of_one_image_has_at_most_sixteen_steps_that_exist():
 #: The only files that may import a heavy or optional library, wherever in them.
 NAMED = {
     "torch": {
-        "interfaces.captum", "interfaces.quantus", "scenes.network", "models.torch_module", "models.torch_compose",
-        "scenes.vit", "models.torch_device", "models.torch_export", "models.torch_twin",
+        "interfaces.captum", "interfaces.quantus", "models.bundled.network", "models.torch_module", "models.torch_compose",
+        "models.bundled.vit", "models.torch_device", "models.torch_export", "models.torch_twin",
         "methods.deeplift", "methods.extremal", "methods.gbp", "methods.gradients", "methods.lrp",
-        "methods.lrp_rules", "methods.relative", "methods.smooth_masks", "methods.torch_layers", "bench.randomising",
+        "methods.lrp_rules", "methods.relative", "methods.smooth_masks", "methods.torch_layers", "lab.bench.randomising",
     },
     "captum": {"interfaces.captum", "methods.deeplift", "methods.gradients", "methods.lrp_rules"},
     "shap": {"methods.shap_partition"},
@@ -169,7 +169,7 @@ NAMED = {
     "xaitk_saliency": {"interfaces.xaitk"},
     "matplotlib": {
         "api.explanation", "render.figures", "render.painting", "render.signals", "render.comparison",
-        "render.boxes", "bench.figures",
+        "render.boxes", "lab.bench.figures",
     },
     "onnxruntime": {"models.onnx_file", "models.onnx_binding"},
     "transformers": {"models.huggingface"},
@@ -191,8 +191,7 @@ NAMED = {
     "httpx": {"models.endpoint.transport"},
     "rich": {name for name in FILES if name.startswith("interfaces.cli")},
     "PIL": {
-        "images.loading", "render.painting", "render.thumbnails", "scenes.dataset", "bench.planting", "bench.shapes",
-        "interfaces.web.images",
+        "images.loading", "render.painting", "render.thumbnails", "lab.scenes.dataset", "interfaces.web.images",
     },
 }  # fmt: skip
 

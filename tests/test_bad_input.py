@@ -390,7 +390,6 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {  # what is complete without
     "backgrounds": (["backgrounds", "photo.png", "--out", "x.png"], ["--count", "--seed"]),
     "report": (["report", "run"], ["--thumbs", "--below"]),
     "serve": (["serve"], ["--port", "--max-upload", "--max-calls", "--searches"]),
-    "roaming": (["data", "make", "roaming", "--object", "photo.png", "--images", ".", *BASE[:2], "--out", "x"], ["--size"]),
 }
 
 
@@ -456,8 +455,6 @@ def expect_refusal(arguments: list[str], expected: str, place: Path, capsys: pyt
         (["data", "get", "photobombing", "--from", "here"], "https://"),
         (["data", "get", "photobombing", "--from", "file:///etc"], "https://"),
         (["data", "get", ""], "dataset"),
-        (["data", "make", "photobombing", "--images", ".", *BASE[:2], "--out", "x", "--area", "nan"], "area"),
-        (["data", "make", "photobombing", "--images", ".", *BASE[:2], "--out", "x", "--area", "1e400:2"], "area"),
         (["batch", "photo.png", *BASE, "--out", "photo.png"], "photo.png"),
         (["batch", "photo.png", *BASE, "--out", "a" * 5000], "long"),
         (["report", "/dev/null"], "/dev/null"),

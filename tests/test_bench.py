@@ -15,10 +15,10 @@ from PIL import Image
 
 import becausal
 from becausal import Request
-from becausal.bench import BENCHES, load_bench, run
-from becausal.bench.storage import read_table, table_text
 from becausal.core.errors import BecausalError, OptionError
 from becausal.interfaces.cli.app import main
+from becausal.lab.bench import BENCHES, load_bench, run
+from becausal.lab.bench.storage import read_table, table_text
 
 ROOT = Path(becausal.__file__).parent.parent
 QUICK = "causal,rise:masks=60,random"
@@ -89,8 +89,8 @@ COLUMNS = {
 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_bench_needs_only_the_package(name, tmp_path, monkeypatch):
-    monkeypatch.setattr("becausal.bench.convergence.BUDGETS", (100, 200))
-    monkeypatch.setattr("becausal.bench.convergence.PARTITIONS", (1, 2))
+    monkeypatch.setattr("becausal.lab.bench.convergence.BUDGETS", (100, 200))
+    monkeypatch.setattr("becausal.lab.bench.convergence.PARTITIONS", (1, 2))
     done = run(name, "bundled", out=tmp_path / "run", **SMALL[name])
     found = rows_of(tmp_path / "run")
     assert len(found) == len(done.selection.samples) * len(done.bench.arms(done.settings))
@@ -238,7 +238,7 @@ def test_a_bench_runs_without_the_command_lines_libraries(bombed, tmp_path):
     code = (
         "import sys\n"
         "sys.modules['typer'] = sys.modules['rich'] = sys.modules['click'] = None\n"
-        "from becausal.bench import run\n"
+        "from becausal.lab.bench import run\n"
         f"run('scenes', 'bundled', methods='random', limit=2, out={str(tmp_path / 'run')!r})\n"
     )
     done = subprocess.run(

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from becausal.bench import fetching
-from becausal.bench.fetching import PublishedDataset, fetch_dataset, tree_hash
 from becausal.core.errors import NetworkError, OutputError
 from becausal.interfaces.cli.app import main
+from becausal.lab.bench import fetching
+from becausal.lab.bench.fetching import PublishedDataset, fetch_dataset, tree_hash
 
 
 class Handler(SimpleHTTPRequestHandler):
@@ -129,7 +129,7 @@ def test_without_a_network_the_error_says_what_to_do_instead(tmp_path, monkeypat
     assert main(["data", "get", "roaming-panda", "--from", "http://127.0.0.1:9"]) == 2
     told = capsys.readouterr().err
     assert told.count("\n") == 1
-    for hint in ("github.com/theyoucheng/deepcover", "becausal data make roaming", "becausal bench scenes"):
+    for hint in ("github.com/theyoucheng/deepcover", "becausal bench scenes"):
         assert hint in told
     assert not Path("data/roaming-panda").exists()
 

@@ -8,10 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from becausal import Request
-from becausal.bench.findings import Column, Measure, cumulative_plot, group_rows, measure_table, paired_table
-from becausal.bench.formatting import best_rows, count_failures, format_cell, format_command
-from becausal.bench.packing import pack_map, pack_set, unpack_map, unpack_set
-from becausal.bench.statistics import (
+from becausal.core.metrics import iou, overlap, pieces_found, points_inside, rank_agreement, ranks, recall, top_pixels
+from becausal.lab.bench.formatting import best_rows, count_failures, format_cell, format_command
+from becausal.lab.bench.packing import pack_map, pack_set, unpack_map, unpack_set
+from becausal.lab.bench.plots import cumulative_plot
+from becausal.lab.bench.rows import group_rows
+from becausal.lab.bench.statistics import (
     Estimate,
     compare_paired,
     cumulative_share,
@@ -20,8 +22,8 @@ from becausal.bench.statistics import (
     estimate_share,
     holm_adjust,
 )
-from becausal.bench.tiny import exact_responsibilities, label_table, random_scores, trained_scores
-from becausal.core.metrics import iou, overlap, pieces_found, points_inside, rank_agreement, ranks, recall, top_pixels
+from becausal.lab.bench.tables import Column, Measure, measure_table, paired_table
+from becausal.lab.bench.tiny import exact_responsibilities, label_table, random_scores, trained_scores
 from becausal.methods.causal.exact import responsibilities
 
 
@@ -134,8 +136,8 @@ ROWS = [
     {"name": "b", "method": "two", "size": None, "clear": None},
     {"name": "a", "method": "random", "size": 0.0, "clear": 1},
 ]
-SIZE = Measure("size", Column("size", "share", "low"))
-CLEAR = Measure("clear", Column("clear", "share", "high"), True)
+SIZE = Measure("size", "size", "share", "low")
+CLEAR = Measure("clear", "clear", "share", "high", is_flag=True)
 
 
 def test_a_table_has_a_line_per_method_and_marks_the_best_but_no_control():

@@ -7,9 +7,9 @@ from dataclasses import fields, replace
 import pytest
 
 from becausal import Request
-from becausal.bench import BENCHES, load_bench, run
-from becausal.bench.plan import BenchSettings
 from becausal.core.errors import BecausalError, OptionError
+from becausal.lab.bench import BENCHES, load_bench, run
+from becausal.lab.bench.plan import BenchSettings
 from becausal.models import as_classifier
 from test_bench import bombed, bright, photos  # noqa: F401 - two are fixtures
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from becausal.bench import run
+from becausal.lab.bench import run
 
 ROOT = Path(__file__).parent.parent
 

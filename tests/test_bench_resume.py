@@ -10,10 +10,10 @@ import time
 import pytest
 
 from becausal import Request
-from becausal.bench import run
-from becausal.bench.storage import RowStore
 from becausal.core.errors import OptionError, OutputError
 from becausal.interfaces.cli.app import main
+from becausal.lab.bench import run
+from becausal.lab.bench.storage import RowStore
 from test_bench import QUICK, ROOT, bombed, bright, photos  # noqa: F401 - two are fixtures
 
 

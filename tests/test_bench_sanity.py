@@ -13,23 +13,23 @@ from PIL import Image
 
 from becausal import Request, load_model
 from becausal.api.jobs import prepare
-from becausal.bench import run
-from becausal.bench.packing import unpack_map, unpack_set
-from becausal.bench.plan import BenchSettings, split_method
-from becausal.bench.sanity import (
+from becausal.core.errors import OptionError, TargetError
+from becausal.engine.engine import Engine
+from becausal.lab.bench import run
+from becausal.lab.bench.packing import unpack_map, unpack_set
+from becausal.lab.bench.plan import BenchSettings, split_method
+from becausal.lab.bench.randomising import ALONE, CASCADE, choose_layers
+from becausal.lab.bench.sanity import (
+    BENCH,
     NO_SUPPORT,
     EdgeMap,
-    choose_layers,
-    compare_rows,
+    compare_with_trained,
     default_methods,
     explain_label,
     make_arms,
     structural_similarity,
 )
-from becausal.bench.sanity_tables import ALONE, CASCADE, summarise
-from becausal.bench.storage import read_table
-from becausal.core.errors import OptionError, TargetError
-from becausal.engine.engine import Engine
+from becausal.lab.bench.storage import read_table
 from becausal.methods import METHODS, make_explainer
 from becausal.models import as_classifier
 from becausal.scenes import make_scene
@@ -38,7 +38,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("captum", reason="captum is not installed")
 from torch import nn  # noqa: E402
 
-from becausal.bench.randomising import TrainedNetwork, take_network  # noqa: E402
+from becausal.lab.bench.randomising import TrainedNetwork, take_network  # noqa: E402
 
 SCENE = make_scene(61_000_000).image
 SCRIPT = Path(__file__).parent.parent / "benchmarks" / "sanity_labels.py"
@@ -191,7 +191,7 @@ def test_signed_maps_are_compared_by_their_absolute_values_too():
     noise = np.random.default_rng(0).integers(0, 256, (16, 16, 3)).astype(np.uint8)
     maps = [explain_label(job_for("ig", noise, sign="signed", steps=5), label) for label in (0, 1)]
     rows = [row | {"name": "x", "method": "ig", "by": by} for row, by in zip(maps, ("trained", "seed"), strict=True)]
-    (_, row) = compare_rows(rows)
+    (_, row) = compare_with_trained(rows)
     assert row["rank"] == pytest.approx(-1.0, abs=1e-3)  # what speaks for one of two labels speaks against the other
     assert row["rank_absolute"] == pytest.approx(1.0, abs=1e-3)
 
@@ -271,7 +271,7 @@ def test_the_tables_are_computed_from_the_stored_rows(finished):
     assert drops["edges"][4].mean == 0.0
     assert drops["gbp"][4].mean == pytest.approx(1 - drops["gbp"][3])
     assert {line[0] for line in tables["alone"].rows} == {line[0] for line in tables["absolute"].rows} == {"gbp", "lrp"}
-    again = summarise(read_table(finished.folder / "results.csv"))
+    again = BENCH.summarise(read_table(finished.folder / "results.csv"))
     assert again.record() == finished.findings.record()
     assert (finished.folder / "report.html").read_text(encoding="utf-8").count("last layer") > 3
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 import becausal
 from becausal.api.compare import choose_methods, compare_methods
 from becausal.api.explanation import Explanation
-from becausal.bench import run as run_bench
 from becausal.core.boxes import MAX_BOXES, FoundBox, check_boxes, is_box, nearest_box, overlaps, pack_boxes, read_boxes
 from becausal.core.contracts import Answers
 from becausal.core.errors import AnswerError, FillError, ModelError, OptionError, TargetError
@@ -20,6 +19,7 @@ from becausal.core.progress import Failure
 from becausal.core.request import Request
 from becausal.core.searches import Done, step
 from becausal.core.targets import LOST, OVERLAP, Target, with_floor
+from becausal.lab.bench import run as run_bench
 from becausal.methods import METHODS
 from becausal.methods.d_rise import DRise
 from becausal.render.comparison_page import render_comparison

@@ -11,11 +11,11 @@ import onnxruntime
 import pytest
 from PIL import Image
 
-import becausal.scenes
+import becausal.models.bundled
 from becausal.scenes import LABELS, NOTHING, Scene, make_scene
 
-FOLDER = Path(becausal.scenes.__file__).parent / "bundled"
-FILES = ("scenes.onnx", "scenes.npz", "labels.txt")
+FOLDER = Path(becausal.models.bundled.__file__).parent
+FILES = ("scenes.onnx", "labels.txt")
 DEMO = ("demo.png", "demo_occluder.png", "demo.json")
 
 #: No training has seen a seed from here on; see training/train.py.
@@ -112,14 +112,6 @@ def test_torch_and_onnx_agree() -> None:
         probs = torch.softmax(logits, dim=1)
     assert np.abs(logits.numpy() - ask(images, "logits")).max() <= 1e-4
     assert np.abs(probs.numpy() - ask(images)).max() <= 1e-4
-
-
-@needs_torch
-def test_weights_that_are_not_there_are_named(tmp_path: Path) -> None:
-    from becausal.scenes.network import load_network
-
-    with pytest.raises(FileNotFoundError, match=r"other\.npz"):
-        load_network(tmp_path / "other.npz")
 
 
 @needs_torch

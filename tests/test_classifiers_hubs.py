@@ -274,7 +274,8 @@ def test_libraries_that_are_not_installed(monkeypatch, library, spec, extra):
 
 
 def test_the_network_of_the_scenes_without_torch(monkeypatch):
-    monkeypatch.delitem(sys.modules, "becausal.scenes.network", raising=False)
+    for name in ("becausal.scenes.network", "becausal.models.bundled.network"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MissingExtraError, match=r"pip install torch onnx \("):
         importlib.import_module("becausal.scenes.network")

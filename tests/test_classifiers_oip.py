@@ -50,7 +50,7 @@ from becausal.models.signature import TensorInfo
 from becausal.scenes import make_scene
 
 ROOT = Path(__file__).parent.parent
-BUNDLED = ROOT / "src" / "becausal" / "scenes" / "bundled"
+BUNDLED = ROOT / "src" / "becausal" / "models" / "bundled"
 PROBES = 6  # images that are asked at the start of every run
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import becausal.scenes
+import becausal.models.bundled
 from becausal.core.errors import ModelError
 from becausal.models import load_model, onnx_file
 from becausal.models.preprocess import PRESETS
@@ -293,7 +293,7 @@ def test_the_number_of_threads_has_a_limit_in_the_environment(limit, count, monk
     monkeypatch.setenv("OMP_NUM_THREADS", limit)
     assert _count_threads() == (count or cores)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    bundled = Path(becausal.scenes.__file__).parent / "bundled" / "scenes.onnx"
+    bundled = Path(becausal.models.bundled.__file__).parent / "scenes.onnx"
     assert make_session(str(bundled), threads=None).get_session_options().intra_op_num_threads == 1
     assert make_session(str(bundled), threads=2).get_session_options().intra_op_num_threads == 2
 

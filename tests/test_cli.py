@@ -444,7 +444,7 @@ def test_help_has_no_types_and_no_empty_defaults(words: tuple[str, ...], capsys:
     assert run(*words, "--help") == 0
     shown = capsys.readouterr().out
     assert not re.findall(r"<[a-z]|default: default|Default: default", shown)
-    assert words in ((), ("scenes",), ("data",), ("data", "make")) or "Examples" in shown
+    assert words in ((), ("scenes",), ("data",)) or "Examples" in shown
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -467,7 +467,7 @@ def test_the_demo_measures_the_photobomber(place: Path, capsys: pytest.CaptureFi
     assert "becausal explain photo.jpg --model" in said
 
 
-@pytest.mark.skipif(not files("becausal.scenes").joinpath("bundled", IMAGE).is_file(), reason="no bundled image")
+@pytest.mark.skipif(not files("becausal.models.bundled").joinpath(IMAGE).is_file(), reason="no bundled image")
 def test_the_demo(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("demo", "--out", "here", "--json") == 0
     (entry,) = json.loads(capsys.readouterr().out)
@@ -540,7 +540,6 @@ LOADING = [
 ]
 COMMANDS = [
     *("explain", "batch", "compare", "verify", "inspect", "bench", "serve"),
-    *("data make photobombing", "data make roaming"),
 ]
 
 

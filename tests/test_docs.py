@@ -38,7 +38,7 @@ FROM_NOTHING = {ROOT / "docs" / "tutorial.md", ROOT / "docs" / "theory.md", *(RO
 TRAINING = {"tutorial.md", "release-gate.md"}
 LONG = {"benchmarks.md", "shortcuts.md", "two-models.md"}  # they explain whole data sets
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-BUNDLED = ROOT / "src" / "becausal" / "scenes" / "bundled"
+BUNDLED = ROOT / "src" / "becausal" / "models" / "bundled"
 BLOCK = re.compile(r"^<!-- (run|file|output)(?: ([\w.]+))? -->\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]+)?(?:#([^)\s]+))?\)")
 

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import becausal
-import becausal.scenes
+import becausal.models.bundled
 from becausal.api import Failure, Request
 from becausal.api.explanation import FILES, Explanation
 from becausal.core.errors import AnswerError, BecausalError, FillError, OptionError, OutputError, TargetError
@@ -23,7 +23,7 @@ from becausal.models import as_classifier, read_labels
 from becausal.render.wording import as_text, headline
 from becausal.scenes import make_scene
 
-FOLDER = Path(becausal.scenes.__file__).parent / "bundled"
+FOLDER = Path(becausal.models.bundled.__file__).parent
 SHARED = Path(__file__).parents[2] / "shared"
 #: Scenes that no training has seen, each with something in it.
 SCENES = [50_000_000 + k for k in (0, 1, 3, 4, 6)]

@@ -18,7 +18,6 @@ from batch_toys import MODEL, write_pictures
 from becausal.api import Failure, Request, explain_numbered, find_failure, map_explanations
 from becausal.api.explanation import Explanation
 from becausal.batch.reading import BatchRun
-from becausal.bench import execution, run
 from becausal.core.checks import removals
 from becausal.core.contracts import Finding, Stop, with_hints
 from becausal.core.errors import AnswerError, NetworkError
@@ -30,6 +29,7 @@ from becausal.interfaces.web.job_queue import BackgroundJob
 from becausal.interfaces.web.limits import Limits
 from becausal.interfaces.web.results import render_explanation
 from becausal.interfaces.web.tasks import ExplainTask
+from becausal.lab.bench import execution, run
 from becausal.methods.causal.coalitions import CoalitionIndex
 from becausal.models import as_classifier
 from becausal.render.limits import describe_stop

@@ -283,9 +283,9 @@ def test_a_model_without_gradients_is_refused(name: str) -> None:
 
 
 def test_an_onnx_file_is_refused_with_the_way_out() -> None:
-    import becausal.scenes
+    import becausal.models.bundled
 
-    path = Path(becausal.scenes.__file__).parent / "bundled" / "scenes.onnx"
+    path = Path(becausal.models.bundled.__file__).parent / "scenes.onnx"
     model = load_model(path, preprocess="tf", threads=1)
     with pytest.raises(ModelError, match=r"grad-cam needs gradients, and a model from an ONNX file gives none.*torch:"):
         find("grad-cam", pose(scenes(1)[0].image, 0, model))

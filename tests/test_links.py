@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from batch_toys import MODEL, write_pictures
-from becausal.bench.storage import RowStore
 from becausal.core.errors import OutputError
 from becausal.core.files import open_inside, path_inside, write_file, write_files
 from becausal.interfaces.cli.app import main
+from becausal.lab.bench.storage import RowStore
 from becausal.models.endpoint.cache import FILE, AnswerCache
 from test_batch import batch
 

@@ -30,7 +30,7 @@ from becausal.scenes import make_scene
 
 pytestmark = pytest.mark.usefixtures("without_figures")
 
-BUNDLED = Path(str(files("becausal") / "scenes" / "bundled"))
+BUNDLED = Path(str(files("becausal") / "models" / "bundled"))
 QUICK = ["--max-calls", "60", "--grain", "none"]
 NET = """
 from pathlib import Path

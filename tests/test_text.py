@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from becausal.bench.storage import read_table, table_text
 from becausal.core.contracts import UNWRITABLE, ModelInfo
 from becausal.core.text import from_cell, one_line, replace_surrogates, to_cell
+from becausal.lab.bench.storage import read_table, table_text
 from becausal.models.labels import read_labels, read_metadata_labels
 
 

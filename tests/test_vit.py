@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import becausal.scenes
+import becausal.models.bundled
 from becausal import load_model
 from becausal.core.contracts import Classifier, Finding
 from becausal.core.errors import ModelError, OptionError
@@ -21,11 +21,11 @@ from becausal.interfaces.web.tasks import available_methods
 from becausal.methods import make_explainer
 from becausal.scenes import LABELS, NOTHING, Scene, make_scene
 
-FOLDER = Path(becausal.scenes.__file__).parent / "bundled"
+FOLDER = Path(becausal.models.bundled.__file__).parent
 FIRST_SEED = 50_000_000  # no training has seen a seed from here on; see training/vit.py
 
 pytestmark = pytest.mark.skipif(
-    not all((FOLDER / name).is_file() for name in ("vit.onnx", "vit.npz")),
+    not (FOLDER / "vit.onnx").is_file(),
     reason="the vision transformer is not trained yet: run training/vit.py",
 )
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
@@ -79,7 +79,7 @@ def find(name: str, problem: Problem, **options: Any) -> Finding:
 
 
 def test_the_files_are_small_and_the_model_says_what_it_is() -> None:
-    assert all((FOLDER / name).stat().st_size <= 3_000_000 for name in ("vit.onnx", "vit.npz"))
+    assert (FOLDER / "vit.onnx").stat().st_size <= 3_000_000
     assert vit().info.spec == "bundled:vit"
     assert vit().info.labels == LABELS
     assert vit().info.notes[0] == "the model is the bundled vision transformer"
@@ -91,8 +91,8 @@ def test_torch_and_onnx_agree() -> None:
     import onnxruntime
     import torch
 
+    from becausal.models.bundled.vit import load_vit
     from becausal.scenes.network import to_input
-    from becausal.scenes.vit import load_vit
 
     inputs = to_input(np.stack([scene.image for scene in scenes(40)]))
     session = onnxruntime.InferenceSession(str(FOLDER / "vit.onnx"), providers=["CPUExecutionProvider"])
@@ -117,14 +117,6 @@ def test_a_flat_image_shows_nothing(level: int) -> None:
 def test_a_wrong_variant_lists_the_right_ones() -> None:
     with pytest.raises(ModelError, match=r"no bundled model 'vitt': write bundled or bundled:vit"):
         load_model("bundled:vitt")
-
-
-@needs_torch
-def test_weights_that_are_not_there_are_named(tmp_path: Path) -> None:
-    from becausal.scenes.vit import load_vit
-
-    with pytest.raises(FileNotFoundError, match=r"other\.npz"):
-        load_vit(tmp_path / "other.npz")
 
 
 # Explanations
@@ -180,8 +172,8 @@ def test_captum_and_its_interface_run_on_the_torch_form() -> None:
     import captum.attr
 
     from becausal.interfaces.captum import CausalAttribution
+    from becausal.models.bundled.vit import load_vit
     from becausal.scenes.network import to_input
-    from becausal.scenes.vit import load_vit
 
     scene = objects(1)[0]
     network, inputs = load_vit(), to_input(scene.image[None])

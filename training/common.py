@@ -31,6 +31,19 @@ def plan_evaluation(count: int) -> dict[str, RenderPlan]:
     }
 
 
+def read_network(weights):  # type: ignore[no-untyped-def]
+    """The vision transformer with the weights of a training run, an .npz file, in evaluation mode."""
+    import torch
+
+    from becausal.models.bundled.vit import SceneTransformer
+
+    with np.load(weights) as file:
+        state = {name: torch.from_numpy(file[name].astype(np.float32)) for name in file.files}
+    network = SceneTransformer(patch=state["patches.weight"].shape[2])
+    network.load_state_dict(state)
+    return network.eval()
+
+
 def make_optimiser(network, rate):  # type: ignore[no-untyped-def]
     """AdamW with weight decay for matrices only."""
     import torch

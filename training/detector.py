@@ -1,7 +1,7 @@
 """Train the bundled detector on generated scenes with several objects: render, train, fold, calibrate, evaluate.
 
     PYTHONPATH=src python training/detector.py train --out OUT
-    PYTHONPATH=src python training/detector.py export --weights OUT/detector.npz --out src/becausal/scenes/bundled
+    PYTHONPATH=src python training/detector.py export --weights OUT/detector.npz --out src/becausal/models/bundled
 
 Training takes --minutes of wall time in all; the learning rate depends on the time, not on the number of steps.
 """

@@ -10,8 +10,13 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from render import SIDE, Rendered
 
+from becausal.models.bundled.network import LAYERS, SceneNet
 from becausal.scenes import LABELS
-from becausal.scenes.network import LAYERS, SceneNet
+
+
+def convolutions(network: SceneNet) -> list[torch.nn.Conv2d]:
+    """The convolutions in order."""
+    return [module for module in network.features if isinstance(module, torch.nn.Conv2d)]
 
 
 def fold(trained: SceneNet) -> SceneNet:
@@ -19,7 +24,7 @@ def fold(trained: SceneNet) -> SceneNet:
     plain = SceneNet().to(next(trained.parameters()).device)
     norms = [module for module in trained.features if isinstance(module, torch.nn.BatchNorm2d)]
     with torch.no_grad():
-        for source, norm, goal in zip(trained.convolutions(), norms, plain.convolutions(), strict=True):
+        for source, norm, goal in zip(convolutions(trained), norms, convolutions(plain), strict=True):
             scale = norm.weight.double() / torch.sqrt(norm.running_var.double() + norm.eps)
             goal.weight.copy_((source.weight.double() * scale[:, None, None, None]).float())
             assert goal.bias is not None
@@ -29,9 +34,8 @@ def fold(trained: SceneNet) -> SceneNet:
 
 
 def write_weights(network: SceneNet, out: Path) -> None:
-    """Write scenes.npz (for torch), scenes.onnx (for onnxruntime) and labels.txt."""
+    """Write scenes.onnx, which both onnxruntime and the torch form read, and labels.txt."""
     state = {name: value.detach().cpu().float().numpy() for name, value in network.state_dict().items()}
-    np.savez(out / "scenes.npz", **state)
     (out / "labels.txt").write_text("\n".join(LABELS) + "\n")
     nodes, weights, flow = [], [], "input"
     positions = [k for k, module in enumerate(network.features) if isinstance(module, torch.nn.Conv2d)]

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import onnx
+from common import read_network
 from onnx import TensorProto, helper, numpy_helper
 from render import SIDE
 
+from becausal.models.bundled.vit import SceneTransformer
 from becausal.scenes import LABELS
-from becausal.scenes.vit import SceneTransformer, load_vit
 
 
 class GraphWriter:
@@ -41,7 +42,7 @@ class GraphWriter:
 
 def write_vit(weights: Path, file: Path) -> SceneTransformer:
     """Write the network with these weights, with the outputs probs and logits; returns it as a torch module."""
-    network = load_vit(weights)
+    network = read_network(weights)
     writer = GraphWriter()
     _write_nodes(writer, network)
     graph = helper.make_graph(

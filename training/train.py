@@ -90,7 +90,7 @@ def _fit(options, train, held, seconds):  # type: ignore[no-untyped-def]
     import torch
     from augment import augment
 
-    from becausal.scenes.network import SceneNet
+    from becausal.models.bundled.network import SceneNet
 
     device = torch.device(options.device)
     cuda = device.type == "cuda"

@@ -217,12 +217,12 @@ def _fit(options, scenes, held, seconds):  # type: ignore[no-untyped-def]
     """Train for the given time; returns the averaged network and the rows of the training curve."""
     import torch
 
-    from becausal.scenes.network import load_network
-    from becausal.scenes.vit import SceneTransformer, load_vit
+    from becausal.models.bundled.network import load_network
+    from becausal.models.bundled.vit import SceneTransformer
 
     device = torch.device(options.device)
     cuda = device.type == "cuda"
-    network = load_vit(options.start) if options.start else _initialise(SceneTransformer(patch=options.patch))
+    network = common.read_network(options.start) if options.start else _initialise(SceneTransformer(patch=options.patch))
     network = network.to(device)
     average = copy.deepcopy(network).eval()
     teacher = load_network().to(device, torch.bfloat16 if cuda else torch.float32, memory_format=torch.channels_last)

@@ -49,13 +49,6 @@ def read_labels(path: str | Path) -> tuple[str, ...]:
     return names
 
 
-def read_synsets(path: str | Path) -> tuple[str, ...] | None:
-    """The synsets in a file of `synset name` lines, in order of class ids; None if a line has no synset."""
-    found = [_SYNSET.fullmatch(line.strip()) for line in _read_text(Path(path)).splitlines() if line.strip()]
-    synsets = tuple(match[1] for match in found if match)
-    return synsets if synsets and len(synsets) == len(found) else None
-
-
 def read_metadata_labels(metadata: Mapping[str, str]) -> MetadataLabels | None:
     """The class names in the metadata of a file: a list or an object from id to name, as JSON or as a Python literal."""
     for key in _METADATA_KEYS:

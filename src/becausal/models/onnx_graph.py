@@ -1,7 +1,7 @@
-"""The last operation of an ONNX graph, read from the file without loading its weights.
+"""The last operation of an ONNX graph, and its weights, read from the file without the library onnx.
 
 An ONNX file is a protocol buffer: fields with a number, each a varint, 4 or 8 bytes, or a length and that many bytes.
-Only the nodes of the graph are read; everything else, weights included, is skipped.
+For the last operation only the nodes of the graph are read; everything else, weights included, is skipped.
 """
 
 import mmap
@@ -11,6 +11,7 @@ from pathlib import Path
 from becausal.core.files import open_regular
 
 _GRAPH, _NODE, _INPUT, _OUTPUT, _OPERATION = 7, 1, 1, 2, 4  # numbers of fields in ModelProto, GraphProto and NodeProto
+_TENSOR, _NAME, _RAW = 5, 8, 9  # in GraphProto and TensorProto
 _TRANSPARENT = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten")  # do not change the values
 _MAX_NODES = 1_000_000
 _Buffer = mmap.mmap | memoryview
@@ -30,6 +31,18 @@ def find_last_operation(path: Path, output: str) -> str | None:
             return operation
         name, steps = inputs[0], steps + 1
     return None
+
+
+def read_weights(path: Path) -> dict[str, bytes]:
+    """The values of each weight of a graph, by name, as little-endian bytes in the type that the file has them in."""
+    data = memoryview(path.read_bytes())
+    found: dict[str, bytes] = {}
+    for number, start, end in _fields(data, 0, len(data)):
+        tensors = _fields(data, start, end) if number == _GRAPH else iter(())
+        for _, first, last in (field for field in tensors if field[0] == _TENSOR):
+            parts = {field: bytes(data[at:until]) for field, at, until in _fields(data, first, last)}
+            found[parts[_NAME].decode()] = parts.get(_RAW, b"")
+    return found
 
 
 def _read_nodes(data: _Buffer) -> dict[str, tuple[str, list[str]]]:

@@ -1,15 +1,23 @@
-"""Procedurally generated photobombed images with exact ground truth."""
+"""Generated photobombed images with exact ground truth: the public door to `becausal.lab.scenes`."""
 
-from becausal.scenes.backgrounds import GROUND_KINDS
-from becausal.scenes.dataset import contact_sheet, decode_mask, encode_mask, write_groups, write_scenes
-from becausal.scenes.groups import GroupScene, SceneObject, make_group
-from becausal.scenes.masks import pieces
-from becausal.scenes.objects import LABELS, NOTHING
-from becausal.scenes.occluders import CUTTERS, OCCLUDERS
-from becausal.scenes.scene import Scene, make_scene
-
-#: The kinds of background.
-BACKGROUNDS: tuple[str, ...] = tuple(GROUND_KINDS)
+from becausal.lab.scenes import (
+    BACKGROUNDS,
+    CUTTERS,
+    LABELS,
+    NOTHING,
+    OCCLUDERS,
+    GroupScene,
+    Scene,
+    SceneObject,
+    contact_sheet,
+    decode_mask,
+    encode_mask,
+    make_group,
+    make_scene,
+    pieces,
+    write_groups,
+    write_scenes,
+)
 
 __all__ = [
     "BACKGROUNDS",

@@ -94,7 +94,7 @@ def _read_view(image: Path | None, info: "ModelInfo | None") -> "Pixels":
     from becausal.images.loading import load_image, make_view
 
     if image is None:
-        with as_file(files("becausal.scenes").joinpath("bundled", IMAGE)) as bundled:
+        with as_file(files("becausal.models.bundled").joinpath(IMAGE)) as bundled:
             source = load_image(bundled)
     else:
         source = load_image(image)

@@ -12,7 +12,7 @@ from becausal.interfaces.cli.progress import ProgressBar
 from becausal.models import open_model
 
 if TYPE_CHECKING:
-    from becausal.bench import BenchRun
+    from becausal.lab.bench import BenchRun
 
 _EXPERIMENT, _RUN = "Experiment", "Run"
 
@@ -25,7 +25,7 @@ Data = Annotated[
     typer.Option(
         metavar="DIR",
         rich_help_panel=_EXPERIMENT,
-        help="Dataset: a published one, one you made with `becausal data make`, or any folder of images.",
+        help="Dataset: a published one, one of the same layout, or any folder of images.",
     ),
 ]
 Methods = Annotated[
@@ -84,7 +84,7 @@ def bench(
     - `becausal bench scenes --model bundled --methods causal,rise --limit 20`
     - `becausal bench photobombing --model net.onnx --data data/photobombing --limit 100 --out bombs`
     """
-    from becausal.bench import run
+    from becausal.lab.bench import run
 
     if name is None:
         list_benches()
@@ -113,7 +113,7 @@ def bench(
 
 def list_benches() -> None:
     """Print every experiment with its question, its default methods and its default number of images."""
-    from becausal.bench import BENCHES, load_bench
+    from becausal.lab.bench import BENCHES, load_bench
 
     found = [load_bench(name) for name in BENCHES]
     rows = [(b.name, b.question, b.methods.replace(",", ", "), "all" if b.limit is None else str(b.limit)) for b in found]
@@ -122,7 +122,7 @@ def list_benches() -> None:
 
 def print_run(done: "BenchRun") -> None:
     """Print the first table, what was left out, and where the files are."""
-    from becausal.bench.formatting import format_cell
+    from becausal.lab.bench.formatting import format_cell
 
     console = open_console()
     table = done.findings.tables[0]
@@ -134,10 +134,6 @@ def print_run(done: "BenchRun") -> None:
     print_table(tuple(column.name for column in table.columns), rows)
     console.print()
     facts = [("left out", f"{count:,} images: {reason}") for reason, count in done.selection.left_out.items()]
-    facts += [(method, f"did not run: {why}") for method, why in done.methods_left_out.items()]
-    facts += [
-        (method, f"{count:,} images without an explanation: {why}")
-        for method, counts in done.failures.items()
-        for why, count in counts.items()
-    ]
-    print_facts(console, [*facts, ("files", f"{done.folder}/  (open report.html for the confidence intervals)")])
+    print_facts(
+        console, [*facts, *done.missing(), ("files", f"{done.folder}/  (open report.html for the confidence intervals)")]
+    )

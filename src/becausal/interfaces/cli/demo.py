@@ -36,7 +36,7 @@ def demo(
     from becausal.api import explain
 
     check_writable(out)
-    bundled = files("becausal.scenes").joinpath("bundled")
+    bundled = files("becausal.models.bundled")
     if not bundled.joinpath(IMAGE).is_file():
         raise InputError(f"the bundled image {IMAGE} is missing from this installation: install becausal again")
     with as_file(bundled.joinpath(IMAGE)) as image, as_file(bundled.joinpath(OCCLUDER)) as occluder:

@@ -1,0 +1,1 @@
+"""What only experiments need: generated scenes with exact ground truth, and the benches."""
