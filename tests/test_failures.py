@@ -25,11 +25,11 @@ from becausal.core.errors import AnswerError, NetworkError
 from becausal.engine import interrupts
 from becausal.engine.engine import Engine
 from becausal.interfaces.cli.app import main
-from becausal.interfaces.web.images import Upload
-from becausal.interfaces.web.job_queue import BackgroundJob
-from becausal.interfaces.web.limits import Limits
-from becausal.interfaces.web.results import render_explanation
-from becausal.interfaces.web.tasks import ExplainTask
+from becausal.interfaces.serve.images import Upload
+from becausal.interfaces.serve.job_queue import BackgroundJob
+from becausal.interfaces.serve.limits import Limits
+from becausal.interfaces.serve.results import render_explanation
+from becausal.interfaces.serve.tasks import ExplainTask
 from becausal.methods.causal.coalitions import CoalitionIndex
 from becausal.models import as_classifier
 from becausal.render.limits import describe_stop

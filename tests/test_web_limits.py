@@ -17,31 +17,31 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from becausal.interfaces.serve.page_rules import guard_page
+from becausal.interfaces.serve.sessions import Packed, Sessions, StoredResult
+from becausal.interfaces.serve.streams import STALLED_SECONDS, Streams
 from PIL import Image
+from web_serving import load_benchmark
 
 import becausal
 from becausal.core.errors import ImageError, OptionError
 from becausal.interfaces.cli.app import main
 from becausal.interfaces.cli.serve import format_address
-from becausal.interfaces.web.access import Access, make_token, read_token
-from becausal.interfaces.web.connections import Connections, IncomingUploads, TooMany, group_address
-from becausal.interfaces.web.images import Upload, decode_image, make_examples
-from becausal.interfaces.web.job_queue import BackgroundJob, JobQueue
-from becausal.interfaces.web.limits import Limits
-from becausal.interfaces.web.page_rules import guard_page
-from becausal.interfaces.web.predictions import predict_ranking
-from becausal.interfaces.web.sessions import Packed, Sessions, StoredResult
-from becausal.interfaces.web.streams import STALLED_SECONDS, Streams
-from becausal.interfaces.web.tasks import ExplainResult
-from becausal.interfaces.web.upload_check import MAX_CLIENT_CHECKS, UploadChecks, check_upload
+from becausal.interfaces.serve.access import Access, make_token, read_token
+from becausal.interfaces.serve.connections import Connections, IncomingUploads, TooMany, group_address
+from becausal.interfaces.serve.images import Upload, decode_image, make_examples
+from becausal.interfaces.serve.job_queue import BackgroundJob, JobQueue
+from becausal.interfaces.serve.limits import Limits
+from becausal.interfaces.serve.predictions import predict_ranking
+from becausal.interfaces.serve.tasks import ExplainResult
+from becausal.interfaces.serve.upload_check import MAX_CLIENT_CHECKS, UploadChecks, check_upload
 from becausal.models import as_classifier
 from becausal.scenes import make_scene
 from libraries import need
-from web_serving import load_benchmark
 
 need("gradio")
 
-load = load_benchmark()
+load = load_benchmark("api_load")
 LIMITS = Limits()
 TOKEN = "a-token-for-tests-1234"
 
@@ -182,7 +182,7 @@ def test_a_job_that_is_stopped_in_the_queue_frees_its_place_and_its_image():
 
 @pytest.fixture
 def page(bright):
-    from becausal.interfaces.web.page import Page
+    from becausal.interfaces.serve.page import Page
 
     limits = Limits(held_bytes=3_000_000, sessions=1000)
     queue = JobQueue(limits)
@@ -295,7 +295,7 @@ def test_only_the_bundled_model_has_examples(page, photograph):
 
 
 def test_a_falling_curve_is_explained(bright, found):
-    from becausal.interfaces.web import results
+    from becausal.interfaces.serve import results
 
     ranking = predict_ranking(found, bright)
     steps = [replace(step, prediction=replace(step.prediction, confidence=0.9)) for step in ranking.steps]
@@ -392,7 +392,7 @@ def test_a_file_that_takes_too_much_memory_or_time_is_refused():
 
 
 def test_a_process_that_cannot_start_is_not_blamed_on_the_image(monkeypatch):
-    from becausal.interfaces.web import upload_check
+    from becausal.interfaces.serve import upload_check
 
     monkeypatch.setattr(upload_check, "PROGRAM", "import no_such_module")
     with pytest.raises(ImageError, match=r"good\.png could not be checked"):
@@ -409,7 +409,7 @@ def test_the_errors_of_the_other_process_are_those_of_this_one():
 
 
 def test_slow_uploads_of_one_client_do_not_block_another(monkeypatch):
-    from becausal.interfaces.web import upload_check
+    from becausal.interfaces.serve import upload_check
 
     def check(upload, limits):
         while upload.name == "slow" and not gate:
@@ -547,9 +547,9 @@ def test_one_upload_too_many_ends_the_slowest_of_the_same_client():
 SERVER = """
 import sys
 from becausal import load_model
-from becausal.interfaces.web.limits import Limits
-from becausal.interfaces.web.listening import listen, make_server
-from becausal.interfaces.web.server import make_app
+from becausal.interfaces.serve.limits import Limits
+from becausal.interfaces.serve.listening import listen, make_server
+from becausal.interfaces.serve.server import make_app
 
 with listen("127.0.0.1", 0) as bound:
     app = make_app({"bundled": load_model("bundled")}, Limits(**eval(sys.argv[1])))

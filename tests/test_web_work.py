@@ -13,6 +13,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from becausal.interfaces.serve.page_rules import guard_page, parse_event
+from becausal.interfaces.serve.sessions import MAX_UNCLAIMED, Sessions, StoredResult
 from PIL import Image
 
 import becausal
@@ -23,16 +25,14 @@ from becausal.core.errors import ImageError, InputError, ModelError, OptionError
 from becausal.core.frames import Frame
 from becausal.images.loading import load_image
 from becausal.interfaces.cli.serve import list_sources, load_models, name_model
-from becausal.interfaces.web import panels, results
-from becausal.interfaces.web.guard import RequestRejected, strip_port
-from becausal.interfaces.web.images import EXAMPLES, Upload, clean_name, decode_image, make_examples
-from becausal.interfaces.web.job_queue import BackgroundJob, JobQueue
-from becausal.interfaces.web.limits import Limits
-from becausal.interfaces.web.page_rules import guard_page, parse_event
-from becausal.interfaces.web.predictions import find_witness, predict_ranking, predict_top_labels
-from becausal.interfaces.web.rendering import read_static, render
-from becausal.interfaces.web.sessions import MAX_UNCLAIMED, Sessions, StoredResult
-from becausal.interfaces.web.tasks import (
+from becausal.interfaces.serve import panels, results
+from becausal.interfaces.serve.guard import RequestRejected, strip_port
+from becausal.interfaces.serve.images import EXAMPLES, Upload, clean_name, decode_image, make_examples
+from becausal.interfaces.serve.job_queue import BackgroundJob, JobQueue
+from becausal.interfaces.serve.limits import Limits
+from becausal.interfaces.serve.predictions import find_witness, predict_ranking, predict_top_labels
+from becausal.interfaces.serve.rendering import read_static, render
+from becausal.interfaces.serve.tasks import (
     CompareTask,
     ExplainTask,
     available_fills,
@@ -746,7 +746,7 @@ def test_the_script_can_stand_in_the_head_of_the_page():
 @pytest.fixture
 def page(model):
     pytest.importorskip("gradio", reason="gradio is not installed: pip install 'becausal[web]'")
-    from becausal.interfaces.web.page import Page
+    from becausal.interfaces.serve.page import Page
 
     queue = JobQueue(LIMITS)
     yield Page({"bundled": model}, Sessions(LIMITS), queue, make_examples(), LIMITS)
@@ -759,7 +759,7 @@ def event(**data):
 
 def hold_first(monkeypatch, name, is_first):
     """Block the first matching call of a function; returns the events `it is blocked` and `continue`."""
-    from becausal.interfaces.web import page
+    from becausal.interfaces.serve import page
 
     begun, go_on, function = threading.Event(), threading.Event(), getattr(page, name)
 

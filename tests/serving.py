@@ -1,4 +1,4 @@
-"""The API in a thread of the tests, with models they control, and the client of benchmarks/api_load.py."""
+"""Servers for tests: in a thread, with models they control, or as a process; and the clients of the load tests."""
 
 import importlib.util
 import io
@@ -10,21 +10,34 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from becausal.interfaces.http.app import make_api
-from becausal.interfaces.web.limits import Limits
-from becausal.interfaces.web.listening import listen, make_server
+from becausal.interfaces.serve.app import make_app
+from becausal.interfaces.serve.limits import Limits
+from becausal.interfaces.serve.listening import listen, make_server
 from becausal.models import as_classifier
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
+SLOW = '''
+import threading
+from becausal import load_model
 
-def load_benchmark():
-    """benchmarks/api_load.py as a module."""
+model, pause = load_model("bundled"), threading.Event()
+SIZE, LABELS, OUTPUT = 128, list(model.info.labels), "probabilities"
+
+def predict(batch):
+    """The bundled classifier, slowed down."""
+    pause.wait(0.2)
+    return model.classify(batch)
+'''
+
+
+def load_benchmark(name):
+    """benchmarks/NAME.py as a module."""
     sys.path.insert(0, str(BENCHMARKS))
     try:
-        spec = importlib.util.spec_from_file_location("api_load", BENCHMARKS / "api_load.py")
+        spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
         module = importlib.util.module_from_spec(spec)
-        sys.modules["api_load"] = module
+        sys.modules[name] = module
         spec.loader.exec_module(module)
         return module
     finally:
@@ -33,9 +46,9 @@ def load_benchmark():
 
 @contextmanager
 def serving(models, limits=None, **options):
-    """The port of the API; it is shut down as by SIGTERM."""
+    """A server in a thread; it is shut down as by SIGTERM."""
     bound = listen("127.0.0.1", 0)
-    server = make_server(make_api(models, limits or Limits(), **options), shutdown_seconds=30)
+    server = make_server(make_app(models, limits or Limits(), **options), shutdown_seconds=30)
     bound.listen(256)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
     thread.start()
@@ -48,8 +61,25 @@ def serving(models, limits=None, **options):
     assert not thread.is_alive()
 
 
+@contextmanager
+def serving_process(folder, *arguments):
+    """The port of a process with two models, bundled and slow; its temporary files are in the folder."""
+    (folder / "slow.py").write_text(SLOW)
+    (folder / "temporary").mkdir()
+    load = load_benchmark("serve_load")
+    environment = {"TMPDIR": str(folder / "temporary"), "OMP_NUM_THREADS": "1"}
+    models = ("--model", "bundled", "--model", f"python:{folder / 'slow.py'}:predict")
+    process, port = load.start_server(*models, *arguments, environment=environment)
+    try:
+        yield port
+    finally:
+        process.terminate()
+        process.wait(30)
+        process.stdout.close()
+
+
 class Served:
-    """A running API."""
+    """A running server."""
 
     def __init__(self, port, server, thread):
         self.port, self.server, self.thread = port, server, thread
