@@ -291,10 +291,10 @@ def test_the_job_of_a_client_that_has_gone_is_stopped(served, client, closed):
         )
         connection.sendall(head.encode() + b"\r\n\r\n" + body)
         assert closed.reached.wait(30)
-    before = count(client, 'becausal_errors_total{model="gate",kind="stopped"}')
+    before = count(client, 'becausal_errors_total{kind="stopped",model="gate"}')
     time.sleep(0.5)  # until the server has noticed
     closed.is_open.set()
-    wait_until(lambda: count(client, 'becausal_errors_total{model="gate",kind="stopped"}') == before + 1)
+    wait_until(lambda: count(client, 'becausal_errors_total{kind="stopped",model="gate"}') == before + 1)
 
 
 def test_a_full_queue_is_429(client, closed):
@@ -571,7 +571,7 @@ def test_a_failing_model_is_the_servers_fault(client):
     assert status == 500
     assert "\n" not in answer["error"]
     assert "RuntimeError" in answer["error"]
-    assert 'becausal_errors_total{model="broken",kind="model"} 1.0' in metrics
+    assert 'becausal_errors_total{kind="model",model="broken"} 1.0' in metrics
 
 
 JSON_VALUES = st.recursive(
@@ -805,7 +805,7 @@ def test_metrics_count_what_was_done(gate):
         'becausal_requests_total{path="/v1/explain",status="200"} 2.0',
         'becausal_requests_total{path="/v1/explain",status="400"} 2.0',
         f'becausal_explanations_total{{{name},stopped_by="finished"}} 2.0',
-        f'becausal_errors_total{{{name},kind="input"}} 1.0',
+        f'becausal_errors_total{{kind="input",{name}}} 1.0',
         "becausal_explanation_seconds_count 2.0",
         'becausal_explanation_seconds_bucket{le="+Inf"} 2.0',
         "becausal_queue_length 0.0",

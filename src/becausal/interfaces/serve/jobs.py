@@ -15,13 +15,13 @@ from becausal.interfaces.serve.connections import Connections
 from becausal.interfaces.serve.guard import RequestRejected
 from becausal.interfaces.serve.job_queue import BackgroundJob, JobQueue, QueueFull
 from becausal.interfaces.serve.limits import Limits
-from becausal.interfaces.serve.tasks import Answer, AnswerTask, CompareTask, ExplainTask, Finding
+from becausal.interfaces.serve.tasks import Answer, AnswerTask, CompareTask, ExplainTask, PageResult
 
 POLL_SECONDS = 0.05
 LAST_SECONDS = 2.7  # to return the best result so far when the server shuts down
 
 Task = AnswerTask | ExplainTask | CompareTask
-ClientJob = BackgroundJob[Answer | Finding]
+ClientJob = BackgroundJob[Answer | PageResult]
 Owner = Literal["api", "page"]
 
 

@@ -31,7 +31,7 @@ from becausal.interfaces.serve.predictions import TopLabels, find_witness, predi
 from becausal.interfaces.serve.rendering import read_static, render
 from becausal.interfaces.serve.responses import read_body, respond
 from becausal.interfaces.serve.service import Service
-from becausal.interfaces.serve.tasks import CompareTask, ExplainTask, Finding
+from becausal.interfaces.serve.tasks import CompareTask, ExplainTask, PageResult
 
 if TYPE_CHECKING:
     from starlette.requests import Request as HttpRequest
@@ -175,14 +175,14 @@ class Page:
             elif quiet % HEARTBEAT == 0:
                 yield ":\n\n"
             await asyncio.sleep(POLL_SECONDS)
-        if isinstance(job.result, Finding):
+        if isinstance(job.result, PageResult):
             yield write_event("done", await asyncio.to_thread(render_result, job.result, f"{SEARCHES_PATH[1:]}/{name}"))
         elif job.ended.is_set():
             yield write_event("failed", {"error": job.error})
 
     async def _find_result(self, request: "HttpRequest") -> tuple[KeptJob, Any]:
         kept = self._service.jobs.find(request.path_params["id"], "page")
-        if not isinstance(kept.job.result, Finding):
+        if not isinstance(kept.job.result, PageResult):
             raise RequestRejected(404, "there is no result yet")
         return kept, (await asyncio.to_thread(kept.job.result.unpack))[0]
 
@@ -228,7 +228,7 @@ def render_progress(job: ClientJob, task: Task | None) -> str:
     )
 
 
-def render_result(found: Finding, address: str) -> dict[str, str]:
+def render_result(found: PageResult, address: str) -> dict[str, str]:
     """The parts of the page for a result. address: of the search."""
     content, ranking = found.unpack()
     if not isinstance(content, Explanation):

@@ -44,7 +44,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Finding:
+class PageResult:
     """A result for the page, compressed without loss; maps and masks take a fraction of their size."""
 
     packed: bytes
@@ -52,12 +52,12 @@ class Finding:
     calls: int
 
     @staticmethod
-    def pack(content: Explanation | Comparison, ranking: RankingSteps | None = None) -> "Finding":
+    def pack(content: Explanation | Comparison, ranking: RankingSteps | None = None) -> "PageResult":
         """Keep a result, and the predictions along its ranking; None where there are none."""
         found = [row.explanation for row in content.rows] if isinstance(content, Comparison) else [content]
         parts = [part for part in found if part is not None]
         packed = zlib.compress(pickle.dumps((content, ranking), pickle.HIGHEST_PROTOCOL), 1)
-        return Finding(packed, parts[-1].stopped_by, sum(part.calls for part in parts))
+        return PageResult(packed, parts[-1].stopped_by, sum(part.calls for part in parts))
 
     def unpack(self) -> tuple[Explanation | Comparison, RankingSteps | None]:
         """What was packed; it never left the processes of this server, so unpickling it is safe."""
@@ -99,10 +99,10 @@ class ExplainTask:
         """The image as the classifier sees it, to show the progress on it."""
         return view_pixels(decode_image(self.upload, self.limits), self.classifier)
 
-    def __call__(self, progress: ProgressCallback) -> Finding:
+    def __call__(self, progress: ProgressCallback) -> PageResult:
         """Explain, and evaluate the ranking that was found."""
         explanation = explain_upload(self, progress)
-        return Finding.pack(explanation, self._evaluate_ranking(explanation))
+        return PageResult.pack(explanation, self._evaluate_ranking(explanation))
 
     def _evaluate_ranking(self, explanation: Explanation) -> RankingSteps | None:
         if explanation.stopped_by == "failure":
@@ -123,11 +123,11 @@ class CompareTask:
     request: Request
     limits: Limits
 
-    def __call__(self, progress: ProgressCallback) -> Finding:
+    def __call__(self, progress: ProgressCallback) -> PageResult:
         image = decode_image(self.upload, self.limits)
         check_image_size(image, self.classifier, self.limits)
         watch = LimitedProgress(progress, self.limits.max_calls)
-        return Finding.pack(compare_methods(image, self.classifier, self.methods, request=self.request, progress=watch))
+        return PageResult.pack(compare_methods(image, self.classifier, self.methods, request=self.request, progress=watch))
 
 
 def explain_upload(task: AnswerTask | ExplainTask, progress: ProgressCallback) -> Explanation:
