@@ -464,8 +464,8 @@ def test_the_words_and_the_page_say_that_the_model_failed(tmp_path):
     job.run()
     assert job.state == "done", job.error
     assert len(calls) == 41
-    explanation = job.result.unpack()[0]
-    assert job.result.ranking is None
+    explanation, ranking = job.result.unpack()
+    assert ranking is None
     words = "The model failed before the search finished. This is the best explanation found so far"
     assert describe_stop(explanation).startswith(words)
     page = render_explanation(explanation, "page/jobs/x")
