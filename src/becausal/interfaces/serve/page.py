@@ -5,7 +5,9 @@ import json
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
+from becausal.api import Request
 from becausal.api.explanation import Explanation
+from becausal.core.comparison import Comparison
 from becausal.core.contracts import Classifier
 from becausal.core.errors import InputError
 from becausal.interfaces.serve import panels, results
@@ -154,7 +156,7 @@ class Page:
         request.scope[RELEASE]()
         return values, classifier, await asyncio.to_thread(find_example, classifier, values.get("example", ""))
 
-    def _make_request(self, values: dict[str, str], classifier: Classifier, upload: Upload) -> Any:
+    def _make_request(self, values: dict[str, str], classifier: Classifier, upload: Upload) -> Request:
         geometry, limits = classifier.info.geometry, self._service.limits
         grid = geometry.grid if geometry is not None else decode_image(upload, limits).grid
         return make_request(values, classifier, max(grid), limits)
@@ -180,7 +182,7 @@ class Page:
         elif job.ended.is_set():
             yield write_event("failed", {"error": job.error})
 
-    async def _find_result(self, request: "HttpRequest") -> tuple[KeptJob, Any]:
+    async def _find_result(self, request: "HttpRequest") -> tuple[KeptJob, Explanation | Comparison]:
         kept = self._service.jobs.find(request.path_params["id"], "page")
         if not isinstance(kept.job.result, PageResult):
             raise RequestRejected(404, "there is no result yet")
