@@ -20,12 +20,12 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 from PIL import Image
-from serve_load import read_memory, start_server
+from serve_load import encode_form, read_memory, start_server
 
 from becausal import Request, explain_many, load_model
 from becausal.core.errors import InputError
-from becausal.interfaces.web.images import Upload, decode_image
-from becausal.interfaces.web.limits import Limits
+from becausal.interfaces.serve.images import Upload, decode_image
+from becausal.interfaces.serve.limits import Limits
 from becausal.scenes import make_scene
 
 REQUEST = {"seed": 1, "max_calls": 200}
@@ -114,16 +114,6 @@ class ApiClient:
             if status != 200 or job["state"] in ("done", "failed"):
                 return job
             time.sleep(POLL_SECONDS)
-
-
-def encode_form(texts: list[tuple[str, str]], name: str, data: bytes, boundary: str = "becausal-form") -> tuple[bytes, str]:
-    """A form with texts and the file `image`: its body and its content type."""
-    parts = [
-        f'--{boundary}\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{text}\r\n'.encode() for key, text in texts
-    ]
-    head = f'--{boundary}\r\nContent-Disposition: form-data; name="image"; filename="{name}"\r\n'
-    parts += [head.encode(), b"Content-Type: image/png\r\n\r\n", data, f"\r\n--{boundary}--\r\n".encode()]
-    return b"".join(parts), f"multipart/form-data; boundary={boundary}"
 
 
 def explain(client: ApiClient, case: Case, shape: str, include: list[str]) -> dict:

@@ -3,7 +3,7 @@
     python benchmarks/serve_load.py --clients 30 --seconds 120
 
 Starts a server with the bundled classifier on loopback. Every client runs in its own thread and does over plain HTTP
-what the page does: upload an image, read the predicted labels, explain one, download the result as a zip file, and again
+what the page does: send an image, read the predicted labels, explain it, download the result as a zip file, and again
 with another image until the time is up. Each result is compared, pixel by pixel, with that of `becausal.explain`. Prints
 a report as JSON; the exit status is 1 if anything went wrong.
 """
@@ -13,7 +13,6 @@ import http.client
 import io
 import json
 import os
-import random
 import re
 import subprocess
 import sys
@@ -24,7 +23,6 @@ from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from html import unescape
 from pathlib import Path
-from urllib.parse import quote
 
 import numpy as np
 from PIL import Image
@@ -32,21 +30,32 @@ from PIL import Image
 from becausal import explain, load_model
 from becausal.scenes import make_scene
 
-FILL, SHARE, CELLS, CALLS = "grey", 0.9, 32, 2000
-
 
 class UnexpectedResponse(Exception):
     """A response that the page should not get."""
 
 
-class Client:
-    """One session of the page, over plain HTTP."""
+def encode_form(
+    texts: list[tuple[str, str]], name: str | None, data: bytes = b"", boundary: str = "becausal-form"
+) -> tuple[bytes, str]:
+    """A form with texts and the file `image`, none without a name: its body and its content type."""
+    parts = [
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{text}\r\n'.encode() for key, text in texts
+    ]
+    if name is not None:
+        head = f'--{boundary}\r\nContent-Disposition: form-data; name="image"; filename="{name}"\r\n'
+        parts += [head.encode(), b"Content-Type: image/png\r\n\r\n", data, b"\r\n"]
+    return b"".join([*parts, f"--{boundary}--\r\n".encode()]), f"multipart/form-data; boundary={boundary}"
 
-    def __init__(self, port: int, name: str | None = None, cookie: str | None = None) -> None:
+
+class Client:
+    """What the page does, over plain HTTP. image: its name and content; None for the first example."""
+
+    def __init__(self, port: int, cookie: str | None = None, model: str = "bundled") -> None:
         self.port = port
         self.cookie = cookie
-        self.name = name or f"{random.getrandbits(64):016x}"
-        self.events = self._read_events()
+        self.model = model
+        self.image: tuple[str, bytes] | None = None
 
     def request(self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None):
         """The status, the headers and the body of a response."""
@@ -54,73 +63,61 @@ class Client:
         try:
             connection.request(method, path, body, self._headers() | (headers or {}))
             response = connection.getresponse()
-            return response.status, dict(response.getheaders()), response.read()
+            return response.status, {key.lower(): value for key, value in response.getheaders()}, response.read()
         finally:
             connection.close()
 
     def _headers(self) -> dict[str, str]:
         return {"Cookie": self.cookie} if self.cookie is not None else {}
 
-    def _read_events(self) -> dict[tuple[str, str], int]:
-        """The number of each event, by the id of its component and its name."""
-        status, _, body = self.request("GET", "/config")
-        if status != 200:
-            raise UnexpectedResponse(f"the page's config: {status} {body[:200]!r}")
-        config = json.loads(body)
-        names = {part["id"]: part["props"].get("elem_id") or part["type"] for part in config["components"]}
-        return {
-            (names.get(part, "page"), event): number["id"]
-            for number in config["dependencies"]
-            for part, event in number["targets"]
-            if number["backend_fn"]
-        }
+    def post(self, path: str, **values: str) -> tuple[int, dict]:
+        """Send the image and values of the page's controls: the status and the JSON of the response."""
+        texts = list(({"model": self.model} | values).items())
+        body, content_type = encode_form(texts, *(self.image or (None,)))
+        status, _, answer = self.request("POST", path, body, {"Content-Type": content_type})
+        return status, json.loads(answer)
 
-    def send(self, part: str, event: str, data: list, extra: dict | None = None) -> str:
-        """Send an event and return its id; its outputs arrive on the session's stream."""
-        message = {"data": data, "event_data": extra, "fn_index": self.events[part, event], "session_hash": self.name}
-        status, _, body = self.request("POST", "/gradio_api/queue/join", json.dumps(message).encode())
+    def choose(self, name: str, data: bytes) -> dict:
+        """Choose an image: the parts of the page that depend on it."""
+        self.image = (name, data)
+        status, reply = self.post("/page/labels")
         if status != 200:
-            raise UnexpectedResponse(f"{part}.{event}: {status} {body[:200]!r}")
-        return json.loads(body)["event_id"]
+            raise UnexpectedResponse(f"{name}: {status} {reply}")
+        return reply
 
-    def fire(self, part: str, event: str, data: list, extra: dict | None = None, watch=None) -> list[dict]:
-        """Send an event and return the server's messages until it is complete; `watch` gets each one at once."""
-        number = self.send(part, event, data, extra)
+    def start(self, path: str = "/page/explain", **values: str) -> str:
+        """The address of a new search."""
+        status, reply = self.post(path, **values)
+        if status != 202:
+            raise UnexpectedResponse(f"{path}: {status} {reply}")
+        return f"/page/jobs/{reply['job']}"
+
+    def follow(self, address: str, watch=None) -> tuple[str, dict]:
+        """The last event of a search, its name and content; `watch` gets each one at once."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
-        messages = []
         try:
-            connection.request("GET", f"/gradio_api/queue/data?session_hash={self.name}", headers=self._headers())
+            connection.request("GET", f"{address}/events", headers=self._headers())
+            name = ""
             for line in connection.getresponse():
+                if line.startswith(b"event: "):
+                    name = line[7:].decode().strip()
                 if line.startswith(b"data: "):
-                    message = json.loads(line[6:])
-                    if message.get("event_id") in (number, None):
-                        messages.append(message)
-                        if watch is not None:
-                            watch(message)
-                    if message["msg"] == "process_completed" and message["event_id"] == number:
-                        if not message["success"]:
-                            raise UnexpectedResponse(f"{part}.{event} failed: {str(message)[:300]}")
-                        return messages
+                    content = json.loads(line[6:])
+                    if watch is not None:
+                        watch(name, content)
+                    if name in ("done", "failed"):
+                        return name, content
         finally:
             connection.close()
-        raise UnexpectedResponse(f"{part}.{event} ended without a result")
+        raise UnexpectedResponse(f"{address} ended without a result")
 
-    def upload(self, name: str, data: bytes) -> list[dict]:
-        """Upload an image and choose it."""
-        status, _, body = self.request("POST", f"/image?name={quote(name)}", data)
-        if status != 200:
-            raise UnexpectedResponse(f"upload: {status} {body[:200]!r}")
-        return self.fire("bc-image", "upload", ["bundled"], {"token": json.loads(body)["token"]})
-
-    def explain(self, label: int) -> tuple[dict, str]:
+    def explain(self, **values: str) -> tuple[dict, str]:
         """The summary of the result on the page, and the path of the download."""
-        values = ["causal", FILL, label, SHARE, CELLS, 1, CALLS]
-        page = json.dumps(self.fire("bc-go", "click", values))
-        found = re.findall(r'data-result=\\"(.*?)\\"', page)
-        link = re.findall(r'href=\\"(download/[\w-]+)\\"', page)
-        if not found or not link:
-            raise UnexpectedResponse(f"no result on the page: {page[-600:]}")
-        return json.loads(unescape(found[-1].replace("\\\\", "\\"))), f"/{link[-1]}"
+        name, content = self.follow(address := self.start(**values))
+        found = re.findall(r'data-result="(.*?)"', content.get("stage", ""))
+        if name != "done" or not found:
+            raise UnexpectedResponse(f"no result on the page: {str(content)[-600:]}")
+        return json.loads(unescape(found[-1])), f"{address}/download"
 
 
 @dataclass(frozen=True)
@@ -129,7 +126,6 @@ class Case:
 
     name: str
     data: bytes
-    label: int
     pixels: int
     visible_sha256: str
 
@@ -139,9 +135,9 @@ def make_case(seed: int, model) -> Case:
     scene = make_scene(seed)
     buffer = io.BytesIO()
     Image.fromarray(scene.image).save(buffer, "PNG")
-    expected = explain(scene.image, model, fill=FILL, grain=128 // CELLS, max_calls=CALLS)
+    expected = explain(scene.image, model)
     packed = np.packbits(expected.visible).tobytes()
-    return Case(f"scene-{seed}.png", buffer.getvalue(), expected.label_id, expected.pixels, sha256(packed).hexdigest())
+    return Case(f"scene-{seed}.png", buffer.getvalue(), expected.pixels, sha256(packed).hexdigest())
 
 
 def make_cases(count: int) -> list[Case]:
@@ -158,9 +154,9 @@ def make_cases(count: int) -> list[Case]:
 
 def do_round(client: Client, case: Case) -> float:
     """One image from upload to download; returns the seconds until the explanation was shown."""
-    client.upload(case.name, case.data)
+    client.choose(case.name, case.data)
     begun = time.perf_counter()
-    summary, link = client.explain(case.label)
+    summary, link = client.explain()
     seconds = time.perf_counter() - begun
     if (summary["image"], summary["image_sha256"]) != (case.name, sha256(case.data).hexdigest()):
         raise UnexpectedResponse(f"{case.name} got the result of {summary['image']}")

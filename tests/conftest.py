@@ -25,3 +25,18 @@ def without_figures(monkeypatch):
     monkeypatch.setattr(figures, "explanation_png", lambda explanation: pixel.getvalue())
     monkeypatch.setattr(figures, "plot", lambda explanation: None)
     monkeypatch.setattr(figures, "png_bytes", lambda figure: pixel.getvalue())
+
+
+@pytest.fixture(scope="session")
+def served_folder(tmp_path_factory):
+    """The folder of the shared server: slow.py, and `temporary`, for its temporary files."""
+    return tmp_path_factory.mktemp("served")
+
+
+@pytest.fixture(scope="session")
+def port(served_folder):
+    """The port of a server, page and API, that all tests of a process share; uploads have at most 1 MB."""
+    from serving import serving_process
+
+    with serving_process(served_folder, "--max-upload", "1") as port:
+        yield port

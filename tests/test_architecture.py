@@ -179,19 +179,20 @@ NAMED = {
     "cv2": {"images.fills"},
     "ray": {"batch.ray"},
     "pyarrow": {"batch.export"},
-    "gradio": {"interfaces.web.layout", "interfaces.web.page", "interfaces.web.server"},
-    "fastapi": {
-        "interfaces.web.server", "interfaces.http.app", "interfaces.http.responses", "interfaces.http.service",
+    "starlette": {
+        "interfaces.serve.app", "interfaces.serve.api", "interfaces.serve.page", "interfaces.serve.responses",
+        "interfaces.serve.service",
     },
-    "uvicorn": {"interfaces.web.listening"},
-    "python_multipart": {"interfaces.http.forms"},
+    "uvicorn": {"interfaces.serve.listening"},
+    "python_multipart": {"interfaces.serve.forms"},
+    "prometheus_client": {"interfaces.serve.metrics"},
     "typer": {name for name in FILES if name.startswith("interfaces.cli")},
-    "jinja2": {"render.pages", "interfaces.web.rendering"},
+    "jinja2": {"render.pages", "interfaces.serve.rendering"},
     "markupsafe": {"render.pages"},
     "httpx": {"models.endpoint.transport"},
     "rich": {name for name in FILES if name.startswith("interfaces.cli")},
     "PIL": {
-        "images.loading", "render.painting", "render.thumbnails", "lab.scenes.dataset", "interfaces.web.images",
+        "images.loading", "render.painting", "render.thumbnails", "lab.scenes.dataset", "interfaces.serve.images",
     },
 }  # fmt: skip
 
@@ -213,6 +214,7 @@ INDEX_NAMES = {
     "PIL": "pillow",
     "cv2": "opencv-python-headless",
     "python_multipart": "python-multipart",
+    "prometheus_client": "prometheus-client",
     "markupsafe": "jinja2",
     "xaitk_saliency": "xaitk-saliency",
 }
@@ -231,7 +233,7 @@ def test_no_two_classes_share_a_name():
     assert sorted(names) == sorted(set(names))
 
 
-HEAVY = ["torch", "ray", "matplotlib", "gradio", "captum", "shap", "transformers", "timm", "torchvision", "keras", "cv2"]
+HEAVY = ["torch", "ray", "matplotlib", "starlette", "captum", "shap", "transformers", "timm", "torchvision", "keras", "cv2"]
 LOADED = "import json, sys; print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
 
 

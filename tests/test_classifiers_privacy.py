@@ -80,7 +80,7 @@ def test_explain_and_batch_report_nothing(tmp_path, home):
 
 @pytest.mark.slow
 def test_serve_reports_nothing(home):
-    pytest.importorskip("gradio")
+    pytest.importorskip("starlette")
     environment, folder = home
     command = [*COMMAND, "serve", "--port", "0"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -24,11 +24,11 @@ from becausal.core.errors import AnswerError, NetworkError
 from becausal.engine import interrupts
 from becausal.engine.engine import Engine
 from becausal.interfaces.cli.app import main
-from becausal.interfaces.web.images import Upload
-from becausal.interfaces.web.job_queue import BackgroundJob
-from becausal.interfaces.web.limits import Limits
-from becausal.interfaces.web.results import render_explanation
-from becausal.interfaces.web.tasks import ExplainTask
+from becausal.interfaces.serve.images import Upload
+from becausal.interfaces.serve.job_queue import BackgroundJob
+from becausal.interfaces.serve.limits import Limits
+from becausal.interfaces.serve.results import render_explanation
+from becausal.interfaces.serve.tasks import ExplainTask
 from becausal.lab.bench import execution, run
 from becausal.methods.causal.coalitions import CoalitionIndex
 from becausal.models import as_classifier
@@ -464,11 +464,11 @@ def test_the_words_and_the_page_say_that_the_model_failed(tmp_path):
     job.run()
     assert job.state == "done", job.error
     assert len(calls) == 41
-    explanation = job.result.explanation
-    assert job.result.ranking is None
+    explanation, ranking = job.result.unpack()
+    assert ranking is None
     words = "The model failed before the search finished. This is the best explanation found so far"
     assert describe_stop(explanation).startswith(words)
-    page = render_explanation(explanation, "t" * 32)
+    page = render_explanation(explanation, "page/jobs/x")
     assert words in page
     assert "it is gone" in page
     files = explanation.files()

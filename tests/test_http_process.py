@@ -1,7 +1,5 @@
 """`becausal serve --api` as a process: how it starts, what it refuses, SIGTERM, load, and the example client."""
 
-import http.client
-import json
 import os
 import re
 import shutil
@@ -18,17 +16,15 @@ import pytest
 from becausal.core.errors import OptionError
 from becausal.interfaces.cli.app import main
 from becausal.interfaces.cli.serve import find_token
-from becausal.interfaces.web.access import Access
-
-pytest.importorskip("fastapi", reason="fastapi is not installed: pip install 'becausal[api]'")
-pytest.importorskip("python_multipart", reason="python-multipart is not installed: pip install 'becausal[api]'")
-
+from becausal.interfaces.serve.access import Access
 from becausal.scenes import make_scene
-from http_serving import encode, load_benchmark
+from libraries import need
+from serving import SLOW, encode, load_benchmark
 from test_docs import as_pattern, in_words
-from web_serving import SLOW
 
-load = load_benchmark()
+need("starlette", "uvicorn", "python_multipart", "prometheus_client")
+
+load = load_benchmark("api_load")
 ROOT = Path(__file__).parent.parent
 TOKEN = "a-token-for-tests-1234"
 STARTED = r"becausal: the API is at http://[^:]+:(\d+)(.*), described at http://[^ ]+/docs; press Ctrl-C to stop\n"
@@ -55,31 +51,12 @@ def scene():
     return encode(make_scene(1025, label="bus").image)
 
 
-NO_GRADIO = """
-import sys
-sys.modules["gradio"] = None
-from becausal.interfaces.cli.app import main
-raise SystemExit(main(sys.argv[1:]))
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_api_needs_no_gradio_and_ends_with_a_signal(number):
-    with started(code=NO_GRADIO) as (process, port):
-        client = load.ApiClient(port)
-        status, _, answer = client.post_form([("seed", "1"), ("max_calls", "100")], "bus.png", scene())
-        assert (status, answer["label"]) == (200, "bus")
-        status, _, answer = client.post_form([], "bus.png", b"not an image")  # by the process that checks uploads
-        assert (status, answer["error"].partition(":")[0]) == (400, "bus.png is not an image")
-        process.send_signal(number)
-        out, err = process.communicate(timeout=60)
-    assert (process.returncode, out, err) == (0, "", "")
-
-
 def test_sigterm_returns_the_best_so_far_and_exits_with_0(tmp_path):
     (tmp_path / "slow.py").write_text(SLOW)
     with started("--model", f"python:{tmp_path / 'slow.py'}:predict", "--searches", "1") as (process, port):
         client, found = load.ApiClient(port), {}
+        status, _, answer = client.post_form([], "bus.png", b"not an image")  # by the process that checks uploads
+        assert (status, answer["error"].partition(":")[0]) == (400, "bus.png is not an image")
 
         def ask(name):
             found[name] = client.post_form([("grain", "1"), ("wait", "200")], f"{name}.png", scene())
@@ -87,12 +64,12 @@ def test_sigterm_returns_the_best_so_far_and_exits_with_0(tmp_path):
         running = threading.Thread(target=ask, args=("running",))
         running.start()
         text = ""
-        while "becausal_running_jobs 1" not in text:
+        while "becausal_running_jobs 1.0" not in text:
             time.sleep(0.1)
             text = client.request("GET", "/metrics")[2].decode()
         queued = threading.Thread(target=ask, args=("queued",))
         queued.start()
-        while "becausal_queue_length 1" not in text:
+        while "becausal_queue_length 1.0" not in text:
             time.sleep(0.1)
             text = client.request("GET", "/metrics")[2].decode()
         time.sleep(2)  # a few model calls
@@ -174,13 +151,15 @@ def test_bearers_are_compared_in_constant_time(monkeypatch):
     assert compared == [(b"wrong", TOKEN.encode()), (TOKEN.encode(), TOKEN.encode())]
 
 
-@pytest.mark.parametrize("library", ["fastapi", "uvicorn", "python_multipart"])
+@pytest.mark.parametrize("library", ["starlette", "uvicorn", "python_multipart", "prometheus_client"])
 def test_a_missing_library_is_named_with_its_extra(library, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, library, None)
-    assert main(["serve", "--api", "--port", "0"]) == 2
+    assert main(["serve", "--help"]) == 0
+    capsys.readouterr()
+    assert main(["serve", "--port", "0"]) == 2
     assert capsys.readouterr().err == (
-        f"becausal: error: the HTTP API needs {library}, which is not installed: "
-        "pip install fastapi uvicorn python-multipart (the extra becausal[api])\n"
+        f"becausal: error: becausal serve needs {library}, which is not installed: "
+        "pip install starlette uvicorn python-multipart prometheus-client (the extra becausal[serve])\n"
     )
 
 
@@ -204,80 +183,49 @@ def test_the_example_client(tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("curl") is None or shutil.which("base64") is None, reason="curl is not installed")
-def test_the_commands_of_the_page(tmp_path):
+def test_the_commands_of_the_page(tmp_path, port):
     page = (ROOT / "docs" / "http-api.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^<!-- (curl|answer) -->\n```\w+\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert [kind for kind, _ in blocks] == ["curl", "answer", "curl", "curl", "curl", "answer", "curl", "answer"]
     (tmp_path / "photo.jpg").write_bytes(encode(make_scene(107, size=512).image, "JPEG", quality=95))
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     printed = ""
-    with started() as (_, port):
-        for kind, text in blocks:
-            if kind == "answer":
-                assert as_pattern(text).fullmatch(in_words(printed)), printed
-                continue
-            commands = text.replace("http://127.0.0.1:7860", f"http://127.0.0.1:{port}")
-            done = subprocess.run(
-                ["bash", "-euo", "pipefail", "-c", commands],
-                cwd=tmp_path,
-                env=os.environ | {"PATH": path},
-                capture_output=True,
-                text=True,
-                timeout=120,
-            )
-            assert done.returncode == 0, done.stderr
-            printed = done.stdout
-            assert "-i -H" not in text or printed.startswith("HTTP/1.1 202 Accepted")
+    for kind, text in blocks:
+        if kind == "answer":
+            assert as_pattern(text).fullmatch(in_words(printed)), printed
+            continue
+        commands = text.replace("http://127.0.0.1:7860", f"http://127.0.0.1:{port}")
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", commands],
+            cwd=tmp_path,
+            env=os.environ | {"PATH": path},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        printed = done.stdout
+        assert "-i -H" not in text or printed.startswith("HTTP/1.1 202 Accepted")
     assert (tmp_path / "explanation.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_many_clients_at_once_get_their_own_answers():
+def test_many_clients_at_once_get_their_own_answers(port):
     """The reduced form; `pytest -m slow` has 30 clients for two minutes."""
-    check_load(clients=3, seconds=60, rounds=1, images=3)
+    report = load.run(port, 0, load.make_cases(4), clients=4, seconds=60, rounds=1)
+    assert (report.errors, report.mixed_up, report.answers) == ([], 0, 4)
 
 
 @pytest.mark.slow
 def test_thirty_clients_for_two_minutes():
-    report = check_load(clients=30, seconds=120, rounds=None, images=60)
-    assert report.memory_peak < 600
-    assert report.memory_peak < report.memory_peak_first_half + 100  # it does not keep growing
-
-
-def check_load(*, clients, seconds, rounds, images):
-    cases = load.make_cases(images)
+    cases = load.make_cases(60)
     process, port = load.start_server("--api", environment={"OMP_NUM_THREADS": "1"})
     try:
-        report = load.run(port, process.pid, cases, clients=clients, seconds=seconds, rounds=rounds)
+        report = load.run(port, process.pid, cases, clients=30, seconds=120)
     finally:
         process.terminate()
         status = process.wait(60)
         process.stdout.close()
     assert (report.errors, report.mixed_up, status) == ([], 0, 0)
-    assert report.answers >= clients
-    return report
-
-
-def test_slow_and_half_open_clients_are_cut_off():
-    """The connections of the API have the limits of the page."""
-    import socket
-
-    code = (
-        "import sys, dataclasses\n"
-        "from becausal.interfaces.web import limits\n"
-        "limits.Limits.__init__.__kwdefaults__.update(header_seconds=1.0, body_seconds=1.0)\n"
-        "from becausal.interfaces.cli.app import main\n"
-        "raise SystemExit(main(sys.argv[1:]))\n"
-    )
-    with started(code=code) as (_, port):
-        head = (
-            b"POST /v1/explain HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
-        )
-        with socket.create_connection(("127.0.0.1", port), timeout=30) as half_open:
-            half_open.sendall(b"GET /healthz HTTP/1.1\r\n")
-            with socket.create_connection(("127.0.0.1", port), timeout=30) as slow:
-                slow.sendall(head)
-                reply = http.client.HTTPResponse(slow)
-                reply.begin()
-                assert (reply.status, json.loads(reply.read())["error"]) == (408, "timed out while receiving the request")
-            assert half_open.recv(100) == b""
-        assert load.ApiClient(port).request("GET", "/healthz")[0] == 200
+    assert report.answers >= 30
+    assert report.memory_peak < 600
+    assert report.memory_peak < report.memory_peak_first_half + 100  # it does not keep growing

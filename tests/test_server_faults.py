@@ -6,15 +6,15 @@ import zlib
 import pytest
 
 from becausal.core.errors import ImageError
-from becausal.interfaces.web.guard import RequestRejected, check_origin, forwarded_client, strip_port
-from becausal.interfaces.web.images import Upload, decode_image
-from becausal.interfaces.web.limits import Limits
+from becausal.interfaces.serve.guard import RequestRejected, check_origin, forwarded_client, strip_port
+from becausal.interfaces.serve.images import Upload, decode_image
+from becausal.interfaces.serve.limits import Limits
+from libraries import need
+from serving import Gate, bright_image, load_benchmark, serving
 
-pytest.importorskip("fastapi", reason="fastapi is not installed: pip install 'becausal[api]'")
+need("starlette", "uvicorn", "python_multipart", "prometheus_client")
 
-from http_serving import Gate, bright_image, load_benchmark, serving
-
-load = load_benchmark()
+load = load_benchmark("api_load")
 
 
 @pytest.mark.parametrize("origin", [b"http://[", b"http://[::1", b"http://other.example", b"null"])
@@ -89,7 +89,7 @@ def test_the_header_of_a_proxy_is_read_only_where_the_operator_says_so(behind_pr
     async def check(self, upload, client):
         seen.append(client)
 
-    monkeypatch.setattr("becausal.interfaces.web.upload_check.UploadChecks.check", check)
+    monkeypatch.setattr("becausal.interfaces.serve.upload_check.UploadChecks.check", check)
     with serving({"gate": Gate().classifier}, Limits(behind_proxy=behind_proxy)) as served:
         client = load.ApiClient(served.port)
         from base64 import b64encode

@@ -17,7 +17,7 @@ from becausal.core.searches import Done, step
 from becausal.core.targets import Target
 from becausal.images.fills import make_background
 from becausal.interfaces.cli.app import main
-from becausal.interfaces.web.tasks import available_methods
+from becausal.interfaces.serve.offers import available_methods
 from becausal.methods import make_explainer
 from becausal.scenes import LABELS, NOTHING, Scene, make_scene
 

@@ -1,10 +1,11 @@
-"""The server over plain HTTP: responses, rejected requests, and many clients at once."""
+"""The page over plain HTTP: responses, rejected requests, and many clients at once."""
 
 import http.client
 import io
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import zipfile
@@ -17,12 +18,11 @@ import becausal
 from becausal.interfaces.cli.app import main
 from becausal.scenes import make_scene
 from libraries import need
-from web_serving import load_benchmark, serving
+from serving import load_benchmark
 
-need("gradio")
+need("starlette", "uvicorn", "python_multipart", "prometheus_client")
 
-load = load_benchmark()
-VALUES = ["causal", load.FILL, 0, load.SHARE, load.CELLS, 1, load.CALLS]
+load = load_benchmark("serve_load")
 
 
 def png(seed, **options):
@@ -31,15 +31,7 @@ def png(seed, **options):
     return buffer.getvalue()
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("served")
-
-
-@pytest.fixture(scope="module")
-def port(folder):
-    with serving(folder, "--max-upload", "1") as port:
-        yield port
+BUS = png(1025, label="bus")
 
 
 @pytest.fixture
@@ -48,37 +40,54 @@ def client(port):
 
 
 @pytest.fixture(scope="module")
-def visitor(port):
-    """A client that several tests share, with an image of its own."""
-    client = load.Client(port)
-    client.upload("mine.png", png(1025, label="bus"))
-    return client
-
-
-@pytest.fixture(scope="module")
 def explained(port):
     """A client with an explanation of its own image that several tests share: the client, the result and its path."""
     client = load.Client(port)
-    client.upload("mine.png", png(1025, label="bus"))
-    return client, *client.explain(0)
-
-
-def last_page(said):
-    """The first output of an event's last message."""
-    return said[-1]["output"]["data"][0]
+    client.choose("mine.png", BUS)
+    return client, *client.explain()
 
 
 def test_the_page_is_served_with_nothing_from_outside(client):
     status, headers, body = client.request("GET", "/")
     assert status == 200
-    assert "default-src 'self'" in headers["content-security-policy"]
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'; script-src 'self'; style-src 'self'" in policy
+    assert "unsafe" not in policy
     assert headers["x-frame-options"] == "DENY"
     page = body.decode()
-    assert re.findall(r"""<(?:script|img|iframe)[^>]*src=["'](https?:[^"']*)""", page) == []
-    assert re.findall(r"""<link[^>]*stylesheet[^>]*href=["'](https?:[^"']*)""", page) == []
-    status, _, theme = client.request("GET", "/theme.css")
-    assert status == 200
-    assert re.findall(r"@import[^;]*|url\([\x22\x27]?(?:https?:)?//[^)]*", theme.decode()) == []
+    assert re.findall(r"""(?:src|href)=["']((?!data:)[^"']*)""", page) == ["static/page.css", "static/page.js"]
+    assert not re.search(r"""<script(?! src=)|<style|\sstyle=|\son\w+=""", page)
+    for name, kind in (("page.css", "text/css"), ("page.js", "text/javascript")):
+        status, headers, text = client.request("GET", f"/static/{name}")
+        assert (status, headers["content-type"]) == (200, f"{kind}; charset=utf-8")
+        assert not re.search(rb"@import|https?://|url\(", text)
+
+
+def test_the_answer_is_that_of_the_command_line(client, tmp_path, capsys):
+    """The same image, model and options: the same pixels, levels and calls, and the same request in the record."""
+    data = png(107, size=512)
+    (tmp_path / "photo.png").write_bytes(data)
+    client.choose("photo.png", data)
+    for controls, words in (
+        ({"rank": "1", "label": "5", "keep": "levels", "detail": "medium", "several": "1", "calls": ""}, []),
+        ({"several": "2", "fill": "blur"}, ["--several", "2", "--fill", "blur"]),
+        ({"method": "rise", "calls": "300"}, ["--method", "rise", "--max-calls", "300"]),
+    ):
+        found, link = client.explain(**controls)
+        out = tmp_path / f"out-{len(words)}"
+        assert main(["explain", str(tmp_path / "photo.png"), "--model", "bundled", "--out", str(out), *words]) == 0
+        capsys.readouterr()
+        folder = next(out.rglob("explanation.json")).parent
+        expected = becausal.Explanation.load(folder)
+        archive = zipfile.ZipFile(io.BytesIO(client.request("GET", link)[2]))
+        record = json.loads(archive.read(next(name for name in archive.namelist() if name.endswith("explanation.json"))))
+        own = json.loads((folder / "explanation.json").read_text())
+        for one in (record, own):
+            one["origin"].pop("files")  # the server has none
+            one.pop("seconds")
+            one["stats"] = {key: value for key, value in one["stats"].items() if not key.endswith("seconds")}
+        assert record == own
+        assert (found["pixels"], found["calls"]) == (expected.pixels, expected.calls)
 
 
 def test_a_picture_is_explained_and_its_answer_fetched(client):
@@ -97,57 +106,47 @@ def test_the_zip_file_is_the_saved_folder(explained, tmp_path):
     assert (saved.pixels, saved.origin.image) == (said["pixels"], "mine.png")
 
 
-def test_a_pixel_of_ones_own_answer_has_a_witness_and_nobody_elses(explained, port):
-    client, _, _ = explained
-    mine = last_page(client.fire("bc-stage", "select", [], {"row": 5, "column": 6}))
-    assert "row 5, column 6" in mine
-    stranger = load.Client(port)
-    assert "no longer available" in last_page(stranger.fire("bc-stage", "select", [], {"row": 5, "column": 6}))
-    assert last_page(client.fire("bc-stage", "select", [], {"row": "5", "column": 6})) == ""
-    outside = last_page(client.fire("bc-stage", "select", [], {"row": 5000, "column": 6}))
-    assert "a position in the view" in outside.lower()
+def test_a_pixel_of_an_answer_has_a_witness(explained):
+    client, _, link = explained
+    address = link.replace("/download", "/pixel")
+    status, _, body = client.request("GET", f"{address}?row=5&column=6")
+    assert status == 200
+    assert "row 5, column 6" in json.loads(body)["html"]
+    for query, said in (("row=x&column=6", "whole numbers"), ("row=5000&column=6", "position in the view"), ("", "whole")):
+        status, _, body = client.request("GET", f"{address}?{query}")
+        assert status == 400
+        assert said in json.loads(body)["error"]
 
 
-def test_an_upload_belongs_to_whoever_has_its_token(client, port):
-    _, _, body = client.request("POST", "/image?name=mine.png", png(1002, label="house"))
-    token = json.loads(body)["token"]
-    stranger = load.Client(port)
-    guess = last_page(stranger.fire("bc-image", "upload", ["bundled"], {"token": "x" * len(token)}))
-    assert "no longer available" in guess
-    mine = last_page(client.fire("bc-image", "upload", ["bundled"], {"token": token}))
-    assert "mine.png" in mine
-    again = last_page(stranger.fire("bc-image", "upload", ["bundled"], {"token": token}))
-    assert "no longer available" in again
-
-
-def test_an_answer_is_not_given_without_its_token(client):
-    assert client.request("GET", "/download/" + "a" * 32)[0] == 404
-    client.upload("mine.png", png(1025, label="bus"))
-    _, link = client.explain(0)
-    assert client.request("GET", link[:-1] + ("a" if link[-1] != "a" else "b"))[0] == 404
-    client.upload("other.png", png(1002, label="house"))  # the answer belonged to the image before
+def test_an_answer_is_not_given_without_its_id_and_not_kept_for_another_image(client):
+    client.choose("mine.png", BUS)
+    _, link = client.explain(calls="60")
+    address = link.removesuffix("/download")
+    other = address[:-1] + ("a" if address[-1] != "a" else "b")
+    for method, path in (("GET", "/download"), ("GET", "/events"), ("GET", "/pixel?row=1&column=1"), ("DELETE", "")):
+        assert client.request(method, other + path)[0] == 404
+    assert client.request("GET", address.replace("/page/", "/v1/"))[0] == 404  # the jobs of programs are others
+    assert client.request("DELETE", address)[0] == 200
     assert client.request("GET", link)[0] == 404
+
+
+def test_a_finished_search_can_be_watched_again(client):
+    client.choose("mine.png", BUS)
+    address = client.start(calls="60")
+    assert client.follow(address) == client.follow(address)
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        "/gradio_api/file=/etc/passwd",
-        "/gradio_api/file=../../../../etc/passwd",
-        "/gradio_api/file=%2Fetc%2Fpasswd",
-        "/file=/etc/passwd",
-        "/gradio_api/proxy=http://127.0.0.1:1/x",
-        "/assets/../../../../../etc/passwd",
-        "/assets/%2e%2e/%2e%2e/%2e%2e/etc/passwd",
-        "/assets/..%2f..%2f..%2fetc%2fpasswd",
-        "/static/%2e%2e%5c%2e%2e%5csecret",
-        "/svelte/..%2f..%2fgradio.js",
-        "/download/..%2f..%2fetc%2fpasswd",
-        "/?deep_link=../../x",
-        "/gradio_api/custom_component/x/client/component/..%2f..%2fx",
-        "/gradio_api/runs",
-        "/gradio_api/info",
-        "/monitoring",
+        "/static/..%2fpage.py",
+        "/static/%2e%2e/app.py",
+        "/static/openapi.json",
+        "/static/../../../../etc/passwd",
+        "/page/jobs/..%2f..%2fetc%2fpasswd/download",
+        "/page",
+        "/config",
+        "/favicon.ico",
     ],
 )
 def test_no_path_leads_to_a_file(client, path):
@@ -156,34 +155,63 @@ def test_no_path_leads_to_a_file(client, path):
     assert b"root:" not in body
 
 
-def test_an_event_cannot_name_a_file(client):
-    number = client.events["bc-go", "click"]
-    for value in (
-        {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}},
-        {"url": "http://127.0.0.1:1/x", "path": "x", "meta": {"_type": "gradio.FileData"}},
-    ):
-        event = {"data": [value] * 7, "fn_index": number, "session_hash": client.name}
-        assert client.request("POST", "/gradio_api/queue/join", json.dumps(event).encode())[0] == 400
-
-
 @pytest.mark.parametrize(
-    ("place", "value"),
-    [(0, "python:/tmp/x.py:f"), (1, "image:/etc/passwd"), (2, 999), (3, 0.01), (4, 0), (5, 99), (6, 10**9), (6, None)],
+    "values",
+    [
+        {"method": "python:/tmp/x.py:f"},
+        {"fill": "image:/etc/passwd"},
+        {"fill": "#123456"},
+        {"label": "999", "rank": "2"},
+        {"label": "x", "rank": "2"},
+        {"rank": "21"},
+        {"keep": "0.01"},
+        {"detail": "0"},
+        {"several": "99"},
+        {"calls": "1000000000"},
+        {"calls": "-1"},
+        {"calls": "9"},
+        {"calls": "1e3"},
+    ],
+    ids=str,
 )
-def test_what_was_not_offered_is_not_done(visitor, place, value):
-    values = [*VALUES[:place], value, *VALUES[place + 1 :]]
-    try:
-        page = json.dumps(visitor.fire("bc-go", "click", values))
-    except load.UnexpectedResponse:  # gradio itself knows what it offered
-        page = ""
-    assert "data-result" not in page
-    assert not page or "role=" in page
-    assert "bus.png" in last_page(visitor.fire("bc-image", "select", ["bundled"], {"example": 0}))  # the page still works
+def test_what_was_not_offered_is_not_done(client, values):
+    client.choose("mine.png", BUS)
+    status, reply = client.post("/page/explain", **values)
+    if status == 202:  # a label that the model does not have
+        name, reply = client.follow(f"/page/jobs/{reply['job']}")
+        assert name == "failed"
+    else:
+        assert status == 400
+    assert re.fullmatch(r"[^\n]+[^.\n]", reply["error"])
+
+
+def test_two_methods_are_compared(client):
+    client.choose("mine.png", BUS)
+    name, content = client.follow(client.start("/page/compare", other="centre", calls="200"))
+    assert name == "done"
+    assert 'data-methods="causal,centre"' in content["compared"]
+    for other, said in (("causal", "choose another method"), ("nonsense", "not one of those offered")):
+        status, reply = client.post("/page/compare", other=other)
+        assert status == 400
+        assert said in reply["error"]
 
 
 def test_a_model_is_never_a_spec_of_a_client(client):
-    with pytest.raises(load.UnexpectedResponse):
-        client.fire("bc-model", "input", ["python:evil.py:predict"])
+    client.model = "python:evil.py:predict"
+    for path in ("/page/labels", "/page/explain"):
+        status, reply = client.post(path)
+        assert status == 404
+        assert "there is no model" in reply["error"]
+
+
+def test_a_model_of_ones_own_has_no_examples(client):
+    client.model = "python:slow.py:predict"
+    status, reply = client.post("/page/labels", example="scenes/0")
+    assert status == 200
+    assert "Drop an image here" in reply["image"]
+    assert "data-example" not in reply["image"]
+    assert "<input" not in reply["labels"]
+    assert client.post("/page/explain") == (400, {"error": "choose an image first"})
 
 
 @pytest.mark.parametrize(
@@ -192,22 +220,23 @@ def test_a_model_is_never_a_spec_of_a_client(client):
         (b"no image", 400, "note.png is not an image"),
         (b"", 400, "note.png is empty"),
         (bytes(1_000_001), 413, "too large"),
+        (bytes(1_500_000), 413, "too large"),
     ],
-    ids=["text", "empty", "large"],
+    ids=["text", "empty", "large", "larger"],
 )
 def test_a_bad_upload_is_refused_in_a_line(client, data, status, said):
-    got, _, body = client.request("POST", "/image?name=note.png", data)
+    client.image = ("note.png", data)
+    got, reply = client.post("/page/labels")
     assert got == status
-    assert said in json.loads(body)["error"]
+    assert said in reply["error"]
 
 
-def test_a_body_that_does_not_say_its_length_is_cut_off(port):
+@pytest.mark.parametrize("path", ["/page/labels", "/v1/explain"])
+def test_a_body_that_does_not_say_its_length_is_cut_off(port, path):
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     chunk = bytes(100_000)
     try:
-        connection.request(
-            "POST", "/image", (chunk for _ in range(100)), {"Transfer-Encoding": "chunked"}, encode_chunked=True
-        )
+        connection.request("POST", path, (chunk for _ in range(100)), {"Transfer-Encoding": "chunked"}, encode_chunked=True)
         assert connection.getresponse().status == 413
     except (BrokenPipeError, ConnectionResetError):
         pass  # the server has hung up on the rest
@@ -217,15 +246,15 @@ def test_a_body_that_does_not_say_its_length_is_cut_off(port):
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "a<script>alert(1)</script>.png", "%00.png", "x" * 3000])
 def test_a_name_is_only_shown(client, name):
-    said = client.upload(name, png(1025, label="bus"))
-    page = last_page(said)
+    page = client.choose(name, BUS)["image"]
     assert "<script" not in page
     assert "/etc" not in page
 
 
 def test_another_name_or_site_is_refused(client):
     assert client.request("GET", "/", headers={"Host": "evil.example"})[0] == 421
-    assert client.request("POST", "/image", b"x", {"Origin": "http://evil.example"})[0] == 403
+    for method, path in (("POST", "/page/labels"), ("POST", "/page/explain"), ("DELETE", "/page/jobs/" + "a" * 32)):
+        assert client.request(method, path, b"x", {"Origin": "http://evil.example"})[0] == 403
 
 
 @pytest.mark.parametrize(
@@ -233,14 +262,12 @@ def test_another_name_or_site_is_refused(client):
     [
         b"GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n",
         b"\x00\x01\x02\r\n\r\n",
-        b"POST /image HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+        b"POST /page/labels HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
         b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ],
     ids=["length", "noise", "negative", "long"],
 )
 def test_a_malformed_request_does_not_harm(client, port, raw):
-    import socket
-
     with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
         try:
             connection.sendall(raw)
@@ -248,23 +275,23 @@ def test_a_malformed_request_does_not_harm(client, port, raw):
         except ConnectionResetError:
             answer = b""
     assert not answer or re.match(rb"HTTP/1\.[01] [45]\d\d", answer)
-    assert client.request("GET", "/config")[0] == 200
+    assert client.request("GET", "/healthz")[0] == 200
 
 
 def test_stop_keeps_the_best_so_far(client):
-    client.upload("mine.png", png(1025, label="bus"))
-    client.fire("bc-model", "input", ["python:slow.py:predict"])
-    stopped = []
+    client.model = "python:slow.py:predict"
+    client.choose("mine.png", BUS)
+    address, stopped = client.start(), []
 
-    def stop_once_it_shrinks(message):
-        if not stopped and "enough so far" in json.dumps(message):
-            stopped.append(client.send("bc-stop", "click", []))
+    def stop_once_it_shrinks(name, content):
+        if not stopped and "enough so far" in content.get("html", ""):
+            stopped.append(client.request("DELETE", f"{address}?keep=1")[0])
 
-    page = json.dumps(client.fire("bc-go", "click", VALUES, watch=stop_once_it_shrinks))
-    assert stopped
-    result = json.loads(unescape(re.findall(r'data-result=\\"(.*?)\\"', page)[-1]))
+    name, content = client.follow(address, stop_once_it_shrinks)
+    assert (stopped, name) == ([200], "done")
+    result = json.loads(unescape(re.findall(r'data-result="(.*?)"', content["stage"])[-1]))
     assert result["stopped_by"] == "interrupt"
-    assert "Stopped early" in page
+    assert "Stopped early" in content["stage"]
 
 
 def test_many_clients_at_once_get_their_own_answers(port):
@@ -322,20 +349,20 @@ def watch_find(host, *rest, **more):
     return find(host, *rest, **more)
 
 socket.socket.connect, socket.getaddrinfo = watch_connect, watch_find
-status = main(["serve", "--port", "0"])
+status = main(["serve", "--port", "0", "--model", "bundled", "--model", sys.argv[1]])
 print(json.dumps({"status": status, "asked": asked}))
 """
 
 
-def test_the_server_calls_nobody_and_ends_with_ctrl_c():
-    command = [sys.executable, "-c", WATCHED]
+def test_the_server_calls_nobody_and_ends_with_ctrl_c(served_folder, port):
+    command = [sys.executable, "-c", WATCHED, f"python:{served_folder / 'slow.py'}:predict"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        port = int(re.search(r":(\d+) ", process.stdout.readline())[1])
-        one = load.Client(port)
-        one.fire("page", "load", [])
-        one.explain(0)
-        page = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        page.request("GET", f"/gradio_api/heartbeat/{one.name}")  # an open page does not keep the server from ending
+        one = load.Client(int(re.search(r":(\d+) ", process.stdout.readline())[1]))
+        one.explain()
+        one.model = "python:slow.py:predict"
+        one.choose("mine.png", BUS)
+        page = http.client.HTTPConnection("127.0.0.1", one.port, timeout=60)
+        page.request("GET", f"{one.start()}/events")  # an open page does not keep the server from ending
         assert page.getresponse().status == 200
         process.send_signal(signal.SIGINT)
         said, wrong = process.communicate(timeout=60)
@@ -344,22 +371,8 @@ def test_the_server_calls_nobody_and_ends_with_ctrl_c():
     assert wrong == ""
 
 
-def test_without_gradio_the_extra_is_named():
-    code = (
-        "import sys; sys.modules['gradio'] = None\n"
-        "from becausal.interfaces.cli.app import main\n"
-        "assert main(['--help']) == 0 and main(['serve', '--help']) == 0\n"
-        "raise SystemExit(main(['serve', '--port', '0']))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 2
-    assert done.stderr.strip() == (
-        "becausal: error: the page needs gradio, which is not installed: pip install gradio (the extra becausal[web])"
-    )
-
-
-def test_nothing_is_left_on_disk(explained, folder):
+def test_nothing_is_left_on_disk(explained, served_folder):
     client, _, link = explained
     assert client.request("GET", link)[0] == 200
-    left = [path for path in (folder / "temporary").rglob("*") if path.is_file()]
+    left = [path for path in (served_folder / "temporary").rglob("*") if path.is_file()]
     assert [path for path in left if path.name != ".ses"] == []  # onnxruntime writes that one, when it is loaded

@@ -1,17 +1,15 @@
-"""What the page keeps and accepts: memory in bytes, hostile files, slow and idle clients, the token."""
+"""What the server keeps and accepts: memory in bytes, hostile files, slow and idle clients, the token."""
 
 import asyncio
-import http.client
 import io
-import json
-import random
 import re
 import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -23,25 +21,23 @@ import becausal
 from becausal.core.errors import ImageError, OptionError
 from becausal.interfaces.cli.app import main
 from becausal.interfaces.cli.serve import format_address
-from becausal.interfaces.web.access import Access, make_token, read_token
-from becausal.interfaces.web.connections import Connections, IncomingUploads, TooMany, group_address
-from becausal.interfaces.web.images import Upload, decode_image, make_examples
-from becausal.interfaces.web.job_queue import BackgroundJob, JobQueue
-from becausal.interfaces.web.limits import Limits
-from becausal.interfaces.web.page_rules import guard_page
-from becausal.interfaces.web.predictions import predict_ranking
-from becausal.interfaces.web.sessions import Packed, Sessions, StoredResult
-from becausal.interfaces.web.streams import STALLED_SECONDS, Streams
-from becausal.interfaces.web.tasks import ExplainResult
-from becausal.interfaces.web.upload_check import MAX_CLIENT_CHECKS, UploadChecks, check_upload
+from becausal.interfaces.serve.access import Access, make_token, read_token
+from becausal.interfaces.serve.connections import Connections, IncomingUploads, TooMany, group_address
+from becausal.interfaces.serve.guard import Guard
+from becausal.interfaces.serve.images import Upload, decode_image
+from becausal.interfaces.serve.job_queue import JobQueue
+from becausal.interfaces.serve.limits import Limits
+from becausal.interfaces.serve.predictions import predict_ranking
+from becausal.interfaces.serve.tasks import PageResult
+from becausal.interfaces.serve.upload_check import MAX_CLIENT_CHECKS, UploadChecks, check_upload
 from becausal.models import as_classifier
 from becausal.scenes import make_scene
 from libraries import need
-from web_serving import load_benchmark
+from serving import load_benchmark, serving
 
-need("gradio")
+need("starlette", "uvicorn", "python_multipart", "prometheus_client")
 
-load = load_benchmark()
+load = load_benchmark("serve_load")
 LIMITS = Limits()
 TOKEN = "a-token-for-tests-1234"
 
@@ -84,71 +80,16 @@ def found(bright, photograph):
     return becausal.explain(decode_image(photograph, LIMITS).pixels, bright, grain=16, max_calls=300)
 
 
-def test_a_stored_result_is_compact_and_comes_back_bit_for_bit(found):
-    stored = StoredResult.store(found)
-    arrays = (found.visible, found.responsibility, found.view, *found.backgrounds)
-    assert len(stored.packed) < 0.5 * sum(array.nbytes for array in arrays)
-    again = stored.content
+def test_a_stored_result_is_compact_and_comes_back_bit_for_bit(found, bright):
+    ranking = predict_ranking(found, bright)
+    stored = PageResult.pack(found, ranking)
+    arrays = (found.visible, found.responsibility, found.view, *found.backgrounds, ranking.entry)
+    assert stored.held_bytes == len(stored.packed) < 0.5 * sum(array.nbytes for array in arrays)
+    again, steps = stored.unpack()
     for name in ("visible", "responsibility", "view"):
         np.testing.assert_array_equal(getattr(again, name), getattr(found, name))
-    assert again.record() == found.record()
-    assert Packed("x").unpack() == "x"
-
-
-def test_a_session_counts_all_that_it_holds(bright, found):
-    sessions = Sessions(LIMITS)
-    session = sessions.get("page")
-    session.upload = Upload("a.png", bytes(1000))
-    assert session.held_bytes == 1000
-    session.publisher("stage")(bytes(200), "image/png")
-    assert session.held_bytes == 1200
-    publish = session.publisher("stage")  # the images before are dropped
-    assert re.fullmatch(r"shown/[\w-]{32}", publish(bytes(300), "image/png"))
-    assert session.held_bytes == 1300
-    session.explanation = StoredResult.store(found)
-    size = session.explanation.held_bytes
-    assert session.held_bytes == 1300 + size
-    ranking = predict_ranking(found, bright)
-    session.job = BackgroundJob(lambda progress: ExplainResult(StoredResult.store(found), ranking), LIMITS)
-    session.job.run()  # nobody has fetched its result
-    assert session.held_bytes == 1300 + 2 * size + SIDE * SIDE
-    session.job.take_result()
-    assert session.held_bytes == sessions.held_bytes == 1300 + size
-    sessions.add_upload(Upload("b.png", bytes(50)))
-    assert sessions.held_bytes == 1350 + size
-
-
-def test_an_image_is_found_by_its_token_until_its_session_is_dropped():
-    sessions = Sessions(Limits(sessions=1))
-    address = sessions.get("page").publisher("stage")(b"content", "image/png")
-    token = address.removeprefix("shown/")
-    assert sessions.find_image(token).content == b"content"
-    assert sessions.find_image("x" * 32) is None
-    sessions.get("another page")
-    assert sessions.find_image(token) is None
-
-
-def test_the_oldest_without_a_search_is_dropped_first():
-    sessions = Sessions(Limits(held_bytes=350))
-    for name in ("searching", "idle", "newest"):
-        sessions.get(name).upload = Upload("x", bytes(100))
-    sessions.get("searching").job = job = BackgroundJob(lambda progress: 1, LIMITS)
-    for name in ("idle", "newest"):
-        sessions.get(name)
-    sessions.get("one more").upload = Upload("x", bytes(100))
-    sessions.clean_up()
-    assert len(sessions) == 3
-    assert sessions.held_bytes == 300
-    assert not job.is_stopping
-    assert sessions.get("searching").upload is not None
-    assert sessions.get("idle").upload is None
-
-
-def test_unclaimed_uploads_count_too():
-    sessions = Sessions(Limits(held_bytes=250))
-    tokens = [sessions.add_upload(Upload("x", bytes(100))) for _ in range(5)]
-    assert sessions.held_bytes <= 250
-    assert [sessions.claim_upload(token) is not None for token in tokens] == [False, False, False, True, True]
+    np.testing.assert_array_equal(steps.entry, ranking.entry)
+    assert (again.record(), steps.steps) == (found.record(), ranking.steps)
 
 
 def test_a_job_that_is_stopped_in_the_queue_frees_its_place_and_its_image():
@@ -180,122 +121,52 @@ def test_a_job_that_is_stopped_in_the_queue_frees_its_place_and_its_image():
         queue.close()
 
 
-@pytest.fixture
-def page(bright):
-    from becausal.interfaces.web.page import Page
-
-    limits = Limits(held_bytes=3_000_000, sessions=1000)
-    queue = JobQueue(limits)
-    yield Page(
-        {"bright": bright, "bundled": becausal.load_model("bundled")}, Sessions(limits), queue, make_examples(64), limits
-    )
-    queue.close()
-
-
-def explain(page, name, photograph):
-    """One tab from upload to result; returns the number of characters that gradio keeps of it."""
-    request = SimpleNamespace(session_hash=name)
-    token = page.sessions.add_upload(photograph)
-    shown = page.choose_upload("bright", SimpleNamespace(_data={"token": token}), request)
-
-    async def run():
-        async for updates in page.explain("causal", "grey", 1, 0.9, 16, 1, 60, request):
-            last = updates
-        return last
-
-    last = asyncio.run(run())
-    assert 'data-state="done"' in last[0], last[0]
-    return sum(len(part) for part in (shown[0], *last[:4]) if isinstance(part, str))
-
-
 @pytest.mark.parametrize("count", [14, pytest.param(40, marks=pytest.mark.slow)])
-def test_sessions_come_and_go_and_the_bytes_stay_within_the_limit(page, photograph, count):
-    sizes, kept = [], []
-    for number in range(count):
-        kept.append(explain(page, f"session-{number}", photograph))
-        sizes.append(page.sessions.held_bytes)
-        assert page.sessions.held_bytes <= page.limits.held_bytes
-    assert 3 <= len(page.sessions) < count  # some are kept, others had to go
-    assert sizes[0] < 800_000  # of 192 x 192 pixels, whose file has 100 kB
-    assert max(kept) < 30_000  # no image is part of the HTML, which gradio keeps for every session
+def test_pages_come_and_go_and_the_bytes_stay_within_the_limit(bright, photograph, count, monkeypatch):
+    from becausal.interfaces.serve import upload_check
+
+    monkeypatch.setattr(upload_check, "check_upload", decode_image)
+    limits = Limits(held_bytes=1_000_000)
+    with serving({"bright": bright}, limits) as served:
+        for _ in range(count):
+            client = load.Client(served.port, model="bright")
+            client.image = (photograph.name, photograph.data)
+            _, link = client.explain(calls="60")
+            lines = client.request("GET", "/metrics")[2].decode().splitlines()
+            values = dict(line.split(" ") for line in lines if line.startswith("becausal_kept"))
+            assert float(values["becausal_kept_bytes"]) <= limits.held_bytes + 400_000  # the last one, until it is looked at
+        assert 2 <= float(values["becausal_kept_jobs"]) < count  # some are kept, others had to go
+        assert client.request("GET", link)[0] == 200
 
 
-def test_nothing_is_sent_to_a_page_that_nobody_reads(page, photograph):
-    page.streams = Streams()
-    page.limits = replace(page.limits, unwatched_seconds=0.5)
-    page.queue.limits = page.limits
-    session = page.sessions.get("abandoned")
-    request = SimpleNamespace(session_hash="abandoned")
-    token = page.sessions.add_upload(photograph)
-    page.choose_upload("bright", SimpleNamespace(_data={"token": token}), request)
+def test_a_search_that_no_page_watches_is_stopped(bright, photograph):
+    gate = threading.Event()
 
-    def endless(progress):
-        while True:
-            visible = np.ones((4, 4), bool)
-            progress(becausal.api.Status("x", 0, "search", 1, None, 1.0, visible))
-            time.sleep(0.01)
+    def predict(batch):
+        gate.wait(0.05)
+        return bright.classify(batch)
 
-    page._explain_task = lambda *arguments, **options: endless
-
-    async def run():
-        return [updates async for updates in page.explain("causal", "grey", 1, 0.9, 16, 1, 200, request)]
-
-    updates = asyncio.run(asyncio.wait_for(run(), 30))
-    assert len(updates) == 2  # that it waits, and that it was stopped
-    assert "stopped before a result" in updates[-1][0]
-    assert session.is_idle
+    slow = as_classifier(predict, labels=["dark", "bright"], returns="probabilities")
+    with serving({"slow": slow}, Limits(unwatched_seconds=0.4)) as served:
+        client = load.Client(served.port, model="slow")
+        client.image = (photograph.name, photograph.data)
+        address = client.start()
+        time.sleep(1.5)  # nobody reads its events
+        name, content = client.follow(address)
+    assert name == "failed" or "Stopped early" in content["stage"]
 
 
-def test_a_stream_counts_while_it_is_open_and_its_client_reads():
-    clock = SimpleNamespace(now=0.0)
-    streams = Streams(lambda: clock.now)
-
-    async def run():
-        gate = asyncio.Event()
-
-        async def send(message):
-            await gate.wait()
-
-        assert not streams.is_followed("page")
-        async with streams.follow("page", send) as watched_send:
-            assert streams.is_followed("page")
-            assert not streams.is_followed("other")
-            sending = asyncio.create_task(watched_send("x"))
-            await asyncio.sleep(0)
-            clock.now += STALLED_SECONDS + 1
-            assert not streams.is_followed("page")
-            gate.set()
-            await sending
-            assert streams.is_followed("page")
-        assert not streams.is_followed("page")
-
-    asyncio.run(run())
-
-
-# ---------------------------------------------------------------- the first image
-
-
-def test_only_the_bundled_model_has_examples(page, photograph):
-    request = SimpleNamespace(session_hash="mine")
-    opened = page.load(request)
-    assert "Drop an image here" in opened[0]
-    assert "data-example" not in opened[0]
-    assert opened[2]["choices"] == []
-    bundled = page.choose_model("bundled", request)
-    assert "bus.png" in bundled[0]
-    assert bundled[0].count("data-example") == len(page.examples)
-    back = page.choose_model("bright", request)
-    assert "Drop an image here" in back[0]  # not a cartoon bus for another model
-    assert page.sessions.get("mine").upload is None
-    forged = page.choose_example("bright", SimpleNamespace(_data={"example": 0}), request)
-    assert "Drop an image here" in forged[0]
-    token = page.sessions.add_upload(photograph)
-    page.choose_upload("bright", SimpleNamespace(_data={"token": token}), request)
-    assert "photo.png" in page.choose_model("bundled", request)[0]  # an image of one's own stays
+def test_a_page_that_watches_keeps_its_search(bright, photograph):
+    with serving({"bright": bright}, Limits(unwatched_seconds=0.4)) as served:
+        client = load.Client(served.port, model="bright")
+        client.image = (photograph.name, photograph.data)
+        name, content = client.follow(client.start())
+    assert name == "done"
+    assert "Stopped early" not in content["stage"]
 
 
 def test_a_falling_curve_is_explained(bright, found):
-    from becausal.interfaces.web import results
+    from becausal.interfaces.serve import results
 
     ranking = predict_ranking(found, bright)
     steps = [replace(step, prediction=replace(step.prediction, confidence=0.9)) for step in ranking.steps]
@@ -392,7 +263,7 @@ def test_a_file_that_takes_too_much_memory_or_time_is_refused():
 
 
 def test_a_process_that_cannot_start_is_not_blamed_on_the_image(monkeypatch):
-    from becausal.interfaces.web import upload_check
+    from becausal.interfaces.serve import upload_check
 
     monkeypatch.setattr(upload_check, "PROGRAM", "import no_such_module")
     with pytest.raises(ImageError, match=r"good\.png could not be checked"):
@@ -409,7 +280,7 @@ def test_the_errors_of_the_other_process_are_those_of_this_one():
 
 
 def test_slow_uploads_of_one_client_do_not_block_another(monkeypatch):
-    from becausal.interfaces.web import upload_check
+    from becausal.interfaces.serve import upload_check
 
     def check(upload, limits):
         while upload.name == "slow" and not gate:
@@ -544,34 +415,6 @@ def test_one_upload_too_many_ends_the_slowest_of_the_same_client():
     asyncio.run(run())
 
 
-SERVER = """
-import sys
-from becausal import load_model
-from becausal.interfaces.web.limits import Limits
-from becausal.interfaces.web.listening import listen, make_server
-from becausal.interfaces.web.server import make_app
-
-with listen("127.0.0.1", 0) as bound:
-    app = make_app({"bundled": load_model("bundled")}, Limits(**eval(sys.argv[1])))
-    bound.listen(256)
-    print("open http://127.0.0.1:%d in" % bound.getsockname()[1], flush=True)
-    make_server(app).run(sockets=[bound])
-"""
-
-
-@contextmanager
-def serving(**limits):
-    """The port of a server with other limits."""
-    command = [sys.executable, "-c", SERVER, repr(limits)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            yield int(re.search(r":(\d+) ", process.stdout.readline())[1])
-        finally:
-            process.terminate()
-            process.wait(30)
-    assert process.returncode in (0, -15)
-
-
 def connect(port, data):
     connection = socket.create_connection(("127.0.0.1", port), timeout=30)
     connection.sendall(data)
@@ -585,13 +428,15 @@ def is_closed(connection):
         return True
 
 
+PATHS = (b"/page/labels", b"/v1/explain")
+
+
 def test_half_open_connections_and_slow_uploads_do_not_block_others():
-    limits = {"header_seconds": 1.0, "client_connections": 30, "connections": 40, "client_uploads": 4, "uploads": 6}
-    with serving(**limits, body_seconds=3.0) as port:
+    limits = Limits(header_seconds=1.0, client_connections=30, connections=40, client_uploads=4, uploads=6, body_seconds=2.0)
+    with serving({"bundled": becausal.load_model("bundled")}, limits) as served:
+        port, client = served.port, load.Client(served.port)
         half_open = [connect(port, b"GET / HTTP/1.1\r\nHost: local") for _ in range(60)]
-        client = load.Client(port)  # reads the page's config
         assert client.request("GET", "/")[0] == 200
-        time.sleep(2)
         assert all(is_closed(connection) for connection in half_open)  # the oldest at once, the others after a second
         dripping = [connect(port, b"GET / HTTP/1.1\r\n") for _ in range(3)]
         for _ in range(15):  # a byte now and then does not help
@@ -603,12 +448,11 @@ def test_half_open_connections_and_slow_uploads_do_not_block_others():
                     break
         assert all(is_closed(connection) for connection in dripping)
 
-        head = b"POST /image?name=x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nx"
-        slow = [connect(port, head) for _ in range(9)]
+        heads = [b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nx" % path for path in PATHS]
+        slow = [connect(port, heads[number % 2]) for number in range(9)]
         time.sleep(0.3)
-        data = encode(make_scene(1025, label="bus").image)
-        assert client.request("POST", "/image?name=bus.png", data)[0] == 200
-        replies = [connection.recv(1000) for connection in slow]  # ended by others, or after three seconds
+        assert "bus.png" in client.choose("bus.png", encode(make_scene(1025, label="bus").image))["image"]
+        replies = [connection.recv(1000) for connection in slow]  # ended by others, or after two seconds
         assert all(reply.startswith(b"HTTP/1.1 408") for reply in replies)
         for connection in (*half_open, *dripping, *slow):
             connection.close()
@@ -633,12 +477,13 @@ def ask_guard(path="/", *, method="GET", headers=(), query=b"", kind="http"):
 
     scope = {"type": kind, "path": path, "method": method, "query_string": query, "server": ("0.0.0.0", 7860)}
     scope["headers"] = [(b"host", b"example.org:7860"), *headers]
-    asyncio.run(guard_page(app, limits=LIMITS, hosts=None, token=TOKEN)(scope, receive, send))
+    asyncio.run(Guard(app, limits=LIMITS, hosts=None, token=TOKEN, has_page=True)(scope, receive, send))
     if kind == "websocket":
         return sent
     return sent[0]["status"], dict(sent[0]["headers"]), sent[1]["body"].decode()
 
 
+BEARER = (b"authorization", f"Bearer {TOKEN}".encode())
 COOKIE = (b"cookie", f"other=1; becausal-7860={TOKEN}".encode())
 
 
@@ -647,17 +492,12 @@ COOKIE = (b"cookie", f"other=1; becausal-7860={TOKEN}".encode())
     [
         ("GET", "/"),
         ("HEAD", "/"),
-        ("GET", "/config"),
-        ("GET", "/theme.css"),
-        ("GET", "/assets/index.js"),
-        ("GET", "/download/" + "a" * 32),
-        ("GET", "/shown/" + "a" * 32),
-        ("GET", "/gradio_api/queue/data"),
-        ("GET", "/gradio_api/heartbeat/abcdefgh"),
-        ("GET", "/gradio_api/startup-events"),
-        ("GET", "/favicon.ico"),
-        ("POST", "/image"),
-        ("POST", "/gradio_api/queue/join"),
+        ("GET", "/static/page.css"),
+        ("GET", "/page/jobs/aaaaaaaa/events"),
+        ("GET", "/page/jobs/aaaaaaaa/download"),
+        ("DELETE", "/page/jobs/aaaaaaaa"),
+        ("POST", "/page/labels"),
+        ("POST", "/page/explain"),
         ("GET", "/nowhere"),
     ],
 )
@@ -672,8 +512,18 @@ def test_without_the_token_everything_is_401(method, path):
     query = b"token=" + TOKEN.encode()
     if (method, path) != ("GET", "/"):
         assert ask_guard(path, method=method, query=query)[0] == 401  # only the page itself takes it from the address
-    if method == "GET" and path != "/nowhere":
-        assert ask_guard(path, headers=(COOKIE,))[0] == 299
+    for given in (COOKIE, BEARER):
+        assert ask_guard(path, method=method, headers=(given,))[0] == (405 if method == "HEAD" else 299)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("POST", "/v1/explain"), ("GET", "/v1/models"), ("DELETE", "/v1/jobs/aaaaaaaa"), ("GET", "/metrics")],
+)
+def test_the_cookie_of_the_page_is_none_of_the_api(method, path):
+    status, headers, _ = ask_guard(path, method=method, headers=(COOKIE,))
+    assert (status, headers[b"www-authenticate"]) == (401, b"Bearer")
+    assert ask_guard(path, method=method, headers=(BEARER,))[0] == 299
 
 
 def test_the_token_moves_from_the_address_into_a_cookie():
@@ -746,40 +596,31 @@ def serve_to_all(*arguments, environment=None):
             said.out, said.err = process.communicate(timeout=30)
 
 
-def fetch(port, path, cookie=None):
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
-        connection.request("GET", path, headers={"Cookie": cookie} if cookie else {})
-        response = connection.getresponse()
-        return response.status, dict(response.getheaders()), response.read()
-
-
 def test_other_machines_need_the_token_that_is_printed():
     with serve_to_all() as said:
         port, token = re.search(r"http://[^/]+:(\d+)/\?token=([\w-]{32}) in a browser", said.line).groups()
-        assert fetch(int(port), "/")[0] == 401
-        assert fetch(int(port), "/config")[0] == 401
-        status, headers, _ = fetch(int(port), f"/?token={token}")
+        client = load.Client(int(port))
+        assert client.request("GET", "/")[0] == 401
+        assert client.request("GET", "/static/page.js")[0] == 401
+        status, headers, _ = client.request("GET", f"/?token={token}")
         assert status == 200
-        cookie = headers["set-cookie"].partition(";")[0]
-        assert fetch(int(port), "/", cookie)[0] == 200
-        assert b"gradio" in fetch(int(port), "/config", cookie)[2]
+        client.cookie = headers["set-cookie"].partition(";")[0]
+        assert b'id="bc-go"' in client.request("GET", "/")[2]
+        assert client.request("GET", "/v1/models", headers={"Authorization": f"Bearer {token}"})[0] == 200
     assert "warning: other machines can reach this page" in said.err
     assert said.err.count("\n") == 1
     assert token not in said.err + said.out
 
 
-def test_a_full_round_with_a_token_of_ones_own_which_is_not_printed():
-    with serve_to_all("--token-env", "BECAUSAL_TEST_TOKEN", environment={"BECAUSAL_TEST_TOKEN": TOKEN}) as said:
-        port = int(re.search(r":(\d+) in a browser and enter the token in BECAUSAL_TEST_TOKEN", said.line)[1])
-        assert fetch(port, f"/?token={TOKEN[::-1]}")[0] == 401
-        assert fetch(port, f"/?token={TOKEN}")[0] == 200
+def test_a_full_round_with_a_token_of_ones_own():
+    with serving({"bundled": becausal.load_model("bundled")}, hosts=None, token=TOKEN) as served:
+        stranger = load.Client(served.port)
+        assert stranger.request("GET", f"/?token={TOKEN[::-1]}")[0] == 401
         with pytest.raises(load.UnexpectedResponse, match="401"):
-            load.Client(port)
-        client = load.Client(port, f"{random.getrandbits(64):016x}", cookie=f"becausal-{port}={TOKEN}")
-        client.upload("bus.png", encode(make_scene(1025, label="bus").image))
-        _, link = client.explain(0)
+            stranger.choose("bus.png", b"x")
+        client = load.Client(served.port, f"becausal-{served.port}={TOKEN}")
+        client.choose("bus.png", encode(make_scene(1025, label="bus").image))
+        _, link = client.explain()
         assert client.request("GET", link)[0] == 200
-        client.cookie = None
-        assert client.request("GET", link)[0] == 401
-        assert json.loads(client.request("POST", "/image", b"x")[2])["error"].startswith("the token is missing or wrong")
-    assert TOKEN not in said.line + said.out + said.err
+        assert stranger.request("GET", link)[0] == 401
+        assert stranger.post("/page/labels")[1]["error"].startswith("the token is missing or wrong")

@@ -1,4 +1,4 @@
-"""The parts of the page without a browser: job queue, sessions, images, requests, HTML fragments, the guard."""
+"""The parts of the page without a browser: job queue, kept results, images, requests, HTML fragments, the guard."""
 
 import asyncio
 import io
@@ -6,10 +6,8 @@ import json
 import re
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from html.parser import HTMLParser
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,24 +21,23 @@ from becausal.core.errors import ImageError, InputError, ModelError, OptionError
 from becausal.core.frames import Frame
 from becausal.images.loading import load_image
 from becausal.interfaces.cli.serve import list_sources, load_models, name_model
-from becausal.interfaces.web import panels, results
-from becausal.interfaces.web.guard import RequestRejected, strip_port
-from becausal.interfaces.web.images import EXAMPLES, Upload, clean_name, decode_image, make_examples
-from becausal.interfaces.web.job_queue import BackgroundJob, JobQueue
-from becausal.interfaces.web.limits import Limits
-from becausal.interfaces.web.page_rules import guard_page, parse_event
-from becausal.interfaces.web.predictions import find_witness, predict_ranking, predict_top_labels
-from becausal.interfaces.web.rendering import read_static, render
-from becausal.interfaces.web.sessions import MAX_UNCLAIMED, Sessions, StoredResult
-from becausal.interfaces.web.tasks import (
-    CompareTask,
-    ExplainTask,
+from becausal.interfaces.serve import panels, results
+from becausal.interfaces.serve.guard import Guard, RequestRejected, strip_port
+from becausal.interfaces.serve.images import EXAMPLES, Upload, clean_name, decode_image, make_examples
+from becausal.interfaces.serve.job_queue import BackgroundJob, JobQueue
+from becausal.interfaces.serve.jobs import ClientJobs
+from becausal.interfaces.serve.limits import Limits
+from becausal.interfaces.serve.offers import (
     available_fills,
     available_methods,
     check_colour_model,
-    find_model,
+    find_example,
     make_request,
 )
+from becausal.interfaces.serve.page import describe_image
+from becausal.interfaces.serve.predictions import find_witness, predict_ranking, predict_top_labels
+from becausal.interfaces.serve.rendering import read_static, render
+from becausal.interfaces.serve.tasks import CompareTask, ExplainTask, PageResult
 from becausal.models.loading import Loading
 from becausal.scenes import make_scene
 
@@ -70,7 +67,7 @@ def scene():
 @pytest.fixture(scope="module")
 def found(model, scene):
     image = decode_image(scene, LIMITS)
-    return becausal.explain(image.pixels, model, grain=4)
+    return becausal.explain(image.pixels, model)
 
 
 # ---------------------------------------------------------------- jobs
@@ -230,78 +227,43 @@ def test_closing_the_desk_stops_what_runs_and_what_waits():
     assert waiting.ended.is_set()
 
 
-# ---------------------------------------------------------------- sessions
+# ---------------------------------------------------------------- results
 
 
-def test_a_page_has_its_own_things_and_no_others():
-    sessions = Sessions(LIMITS)
-    mine, yours = sessions.get("mine"), sessions.get("yours")
-    mine.upload = Upload("a.png", b"a")
-    assert yours.upload is None
-    assert sessions.get("mine") is mine
+def test_a_result_is_found_by_its_id_and_by_the_part_of_the_server_it_belongs_to(found):
+    jobs = ClientJobs(None, LIMITS)
+    job = BackgroundJob(lambda progress: PageResult.pack(found), LIMITS)
+    job.run()
+    name = jobs.keep(job, "page")
+    assert jobs.find(name, "page").job.result.unpack()[0].pixels == found.pixels
+    for wrong, owner in ((name, "api"), ("x" * 32, "page")):
+        with pytest.raises(RequestRejected, match="no such job"):
+            jobs.find(wrong, owner)
+    assert len({jobs.keep(job, "page") for _ in range(100)}) == 100
+    jobs.stop(name, "page")
+    with pytest.raises(RequestRejected, match="no such job"):
+        jobs.find(name, "page")
 
 
-def test_an_upload_is_taken_once_and_only_by_its_token():
-    sessions = Sessions(LIMITS)
-    token = sessions.add_upload(Upload("a.png", b"a"))
-    assert sessions.claim_upload("no such token") is None
-    assert sessions.claim_upload(token).name == "a.png"
-    assert sessions.claim_upload(token) is None
-    tokens = [sessions.add_upload(Upload(str(i), b"")) for i in range(MAX_UNCLAIMED + 1)]
-    assert sessions.claim_upload(tokens[0]) is None  # the oldest had to go
-    assert sessions.claim_upload(tokens[-1]) is not None
-
-
-def test_old_and_closed_pages_are_forgotten_and_their_searches_stopped():
-    clock = Clock()
-    sessions = Sessions(Limits(idle_seconds=100, closed_seconds=10), clock)
+def test_a_search_that_is_not_wanted_any_more_is_stopped_and_forgotten():
+    jobs = ClientJobs(None, LIMITS)
     job = BackgroundJob(lambda progress: 1, LIMITS)
-    closed, unused = sessions.get("closed"), sessions.get("unused")
-    closed.job = job
-    token = sessions.add_upload(Upload("a.png", b"a"))
-    sessions.close("closed")
+    name = jobs.keep(job, "page")
+    jobs.stop(name, "page", keep=False)
     assert job.is_stopping
-    clock.now += 11
-    sessions.clean_up()
-    assert len(sessions) == 1
-    assert sessions.get("unused") is unused
-    assert sessions.claim_upload(token) is None
-    clock.now += 101
-    sessions.clean_up()
-    assert len(sessions) == 0
+    assert jobs.kept == (0, 0)
 
 
-def test_a_page_that_comes_back_is_not_forgotten():
-    clock = Clock()
-    sessions = Sessions(Limits(closed_seconds=10), clock)
-    page = sessions.get("page")
-    sessions.close("page")
-    clock.now += 5
-    assert sessions.get("page") is page
-    clock.now += 11
-    assert sessions.get("page") is page
-
-
-def test_no_more_is_held_than_allowed():
-    sessions = Sessions(Limits(sessions=3, held_bytes=100))
-    for number in range(5):
-        sessions.get(str(number)).upload = Upload("x", bytes(10))
-    assert len(sessions) == 3
-    sessions.get("4").upload = Upload("x", bytes(95))
-    sessions.get("5")
-    assert len(sessions) == 2  # the least recently used went, until it fitted
-
-
-def test_an_answer_is_found_by_its_token_alone(found):
-    sessions = Sessions(LIMITS)
-    page = sessions.get("page")
-    page.explanation = StoredResult.store(found)
-    assert sessions.find_result(page.explanation.token) is page.explanation
-    assert sessions.find_result("x" * 32) is None
-    token = page.explanation.token
-    page.clear()
-    assert sessions.find_result(token) is None
-    assert len({StoredResult.store(found).token for _ in range(100)}) == 100
+def test_a_kept_job_that_has_ended_holds_no_image(model, scene):
+    jobs = ClientJobs(None, LIMITS)
+    task = ExplainTask(scene, model, make_request({"calls": "60"}, model, 128, LIMITS), LIMITS)
+    job = BackgroundJob(task, LIMITS)
+    name = jobs.keep(job, "page", task)
+    assert jobs.find(name, "page").task is task
+    job.run()
+    kept = jobs.find(name, "page")
+    assert (kept.task, kept.classifier) == (None, model)
+    assert jobs.kept == (1, kept.job.result.held_bytes)
 
 
 # ---------------------------------------------------------------- images
@@ -370,46 +332,41 @@ def test_the_examples_are_what_they_are_called(model):
 # ---------------------------------------------------------------- questions
 
 
-TOP_LABELS = ((3, "fish", 0.9), (1, "sailboat", 0.1))
-
-
 @pytest.mark.parametrize(
     "values",
     [
         {"method": "/etc/passwd"},
         {"fill": "image:/etc/passwd"},
         {"fill": "#123456"},
-        {"label": 77},
-        {"share": 0.123},
-        {"cells": 1},
-        {"several": 100},
-        {"several": 0},
-        {"max_calls": 10**9},
-        {"max_calls": 0},
+        {"label": "x", "rank": "2"},
+        {"rank": "21"},
+        {"keep": "0.123"},
+        {"detail": "1"},
+        {"several": "100"},
+        {"several": "0"},
+        {"calls": "1000000000"},
+        {"calls": "0"},
+        {"calls": "½"},
     ],
     ids=str,
 )
 def test_what_was_not_offered_is_refused(model, values):
     with pytest.raises(OptionError):
-        make_request(TOP_LABELS, model, 128, LIMITS, **values)
+        make_request(values, model, 128, LIMITS)
 
 
 def test_the_values_of_the_controls_become_a_request(model):
-    request = make_request(TOP_LABELS, model, 128, LIMITS, label=1, share=0.9, cells=16, several=2, max_calls=500)
-    assert (request.target, request.top, request.confidence, request.grain) == (1, 2, 0.9, 8)
-    assert (request.several, request.max_calls, request.fills) == (2, 500, ("grey",))
-    assert make_request(TOP_LABELS, model, 128, LIMITS, method="rise", several=2).several == 1
-    assert make_request(TOP_LABELS, model, 128, LIMITS) == becausal.api.Request(grain=4, max_calls=2000)
-    assert make_request(TOP_LABELS, model, 128, LIMITS).shares == (0.0, 0.5, 0.9)
-    assert make_request(TOP_LABELS, model, 128, LIMITS, share=0.0).smallest
-    on_any = make_request(TOP_LABELS, model, 128, LIMITS, share="any")
-    assert (on_any.holds, on_any.shares) == (0.9, (0.0, 0.5, 0.9))
-    assert make_request(TOP_LABELS, model, 128, LIMITS, share="any", several=2).holds is None
+    def ask(**values):
+        return make_request(values, model, 128, LIMITS)
 
-
-def test_any_option_of_a_request_can_get_a_control(model):
-    request = make_request(TOP_LABELS, model, 128, LIMITS, contrast=True, seed=3)
-    assert (request.contrast, request.seed) == (True, 3)
+    assert ask() == ask(label="3", rank="1", detail="medium", calls="", keep="levels") == becausal.api.Request()
+    assert ask().shares == (0.0, 0.5, 0.9)
+    request = ask(label="1", rank="2", detail="coarse", several="2", calls="500", fill="blur")
+    assert request == becausal.api.Request(target=1, top=2, grain=8, several=2, max_calls=500, fills=("blur",))
+    assert ask(method="rise", several="2") == becausal.api.Request(method="rise")
+    assert ask(keep="label") == becausal.api.Request(smallest=True)
+    assert ask(keep="any") == becausal.api.Request(holds=0.9)
+    assert ask(keep="any", several="2").holds is None
 
 
 def test_no_fill_that_reads_a_file_is_offered():
@@ -421,12 +378,6 @@ def test_methods_that_look_inside_are_offered_only_where_one_can():
     blind = becausal.models.as_classifier(lambda batch: np.stack([batch.mean((1, 2, 3)), batch.max((1, 2, 3))], 1) / 255)
     assert "causal" in available_methods(blind)
     assert "grad-cam" not in available_methods(blind)
-
-
-def test_a_model_is_one_of_the_operators(model):
-    assert find_model({"bundled": model}, "bundled") is model
-    with pytest.raises(OptionError):
-        find_model({"bundled": model}, "python:evil.py:predict")
 
 
 @pytest.mark.parametrize(
@@ -472,12 +423,11 @@ def test_a_model_without_colour_pictures_has_no_place_on_the_page(model):
 
 
 def test_a_search_on_an_upload_is_what_explain_gives(model, scene, found):
-    top = predict_top_labels(decode_image(scene, LIMITS), model)
-    search = ExplainTask(scene, model, make_request(top, model, 128, LIMITS, share=0.9), LIMITS)
+    search = ExplainTask(scene, model, make_request({}, model, 128, LIMITS), LIMITS)
     job = BackgroundJob(search, LIMITS)
     job.run()
     assert job.error == ""
-    explanation = job.result.explanation
+    explanation = job.result.unpack()[0]
     np.testing.assert_array_equal(explanation.visible, found.visible)
     assert explanation.origin.image == "bus.png"
     assert search.view.shape == (128, 128, 3)
@@ -485,8 +435,7 @@ def test_a_search_on_an_upload_is_what_explain_gives(model, scene, found):
 
 
 def test_a_search_that_is_stopped_keeps_its_best_so_far(model, scene):
-    top = predict_top_labels(decode_image(scene, LIMITS), model)
-    search = ExplainTask(scene, model, make_request(top, model, 128, LIMITS, share=0.9), LIMITS)
+    search = ExplainTask(scene, model, make_request({}, model, 128, LIMITS), LIMITS)
 
     def task(progress):
         def stopping(now):
@@ -498,19 +447,18 @@ def test_a_search_that_is_stopped_keeps_its_best_so_far(model, scene):
 
     job = BackgroundJob(task, LIMITS)
     job.run()
-    explanation = job.result.explanation
+    explanation = job.result.unpack()[0]
     assert explanation.stopped_by == "interrupt"
     assert explanation.checks.sufficient
     assert explanation.size < 0.5
 
 
 def test_a_contest_compares_two_methods(model, scene):
-    top = predict_top_labels(decode_image(scene, LIMITS), model)
-    request = make_request(top, model, 128, LIMITS, max_calls=300)
-    comparison = CompareTask(scene, model, ("causal", "centre"), request, LIMITS)(lambda now: None).content
+    request = make_request({"calls": "300"}, model, 128, LIMITS)
+    comparison = CompareTask(scene, model, ("causal", "centre"), request, LIMITS)(lambda now: None).unpack()[0]
     assert [row.method for row in comparison.rows] == ["causal", "centre"]
     assert comparison.first.origin.image == "bus.png"
-    page = results.render_comparison(comparison, "t" * 32)
+    page = results.render_comparison(comparison, "page/jobs/x")
     check_html(page)
     assert "causal" in page
     assert "insertion" in page
@@ -559,11 +507,11 @@ def test_a_witness_is_about_the_level_of_its_pixel(model, found):
 def test_a_pixel_is_selected_on_the_original_image(found):
     wide = Frame((128, 512), (128, 512), (0, 192), (128, 128))
     shown = replace(found, original=np.zeros((128, 512, 3), np.uint8), frame=wide)
-    assert 'data-view="0.000000 1.000000 0.375000 0.250000"' in results.render_explanation(shown, "t" * 32)
+    assert 'data-view="0.000000 1.000000 0.375000 0.250000"' in results.render_explanation(shown, "page/jobs/x")
     assert 'data-view="0.000000 1.000000 0.000000 1.000000"' in results.render_explanation(
-        replace(found, original=None), "t" * 32
+        replace(found, original=None), "page/jobs/x"
     )
-    page = results.render_explanation(found, "t" * 32)
+    page = results.render_explanation(found, "page/jobs/x")
     assert "Inner line: enough for the label" in page
     for level in found.levels:
         assert f">{level.name}<" in page
@@ -616,9 +564,9 @@ class Nesting(HTMLParser):
     def handle_starttag(self, tag, attributes):
         given = dict(attributes)
         assert tag not in ("script", "iframe", "link")
-        assert not [name for name in given if name.startswith("on")]
+        assert not [name for name in given if name.startswith("on") or name == "style"]
         source = given.get("src") or given.get("href") or "data:image/"
-        assert source.startswith(("data:image/", "download/", "shown/")), source
+        assert source.startswith(("data:image/", "page/jobs/")), source
         self.images += tag == "img"
         if tag not in self.VOID:
             self.open.append(tag)
@@ -648,20 +596,19 @@ def test_every_piece_is_whole(model, found):
     several = replace(found, others=(further,), stopped_by="interrupt", notes=("a note",))
     shot = panels.SearchSnapshot(found.view, found.visible, np.zeros(found.visible.shape))
     pages = [
-        panels.render_image(make_examples(64), LIMITS, None, ""),
-        panels.render_image((), LIMITS, Upload("<b>.png", b""), "data:image/png;base64,", error="no <image>"),
+        panels.render_image("scenes", make_examples(64), None, "", model="a"),
+        panels.render_image("", (), Upload("<b>.png", b""), "data:image/png;base64,", model='"'),
         render("welcome"),
-        render("error", message="it <went> wrong"),
+        render("labels", labels=((1, "<b>", 0.5),), is_detector=False),
         render("waiting", ahead=0),
         render("waiting", ahead=1),
         render("waiting", ahead=5),
         panels.render_running(None, calls=0, max_calls=None, stage="search", is_stopping=False),
         panels.render_running(shot, calls=10, max_calls=100, stage="verify", is_stopping=True),
-        results.render_explanation(several, "t" * 32),
+        results.render_explanation(several, "page/jobs/x"),
         results.render_others(several),
         results.render_ranking(found, predict_ranking(found, model)),
         panels.render_comparing(("causal", "rise"), calls=5, is_stopping=False),
-        render("hint"),
         render("compare_intro"),
     ]
     for page in pages:
@@ -686,12 +633,12 @@ def test_a_label_or_a_name_cannot_be_markup(found):
 
     evil = '<img src=x onerror="alert(1)">"\''
     named = replace(found, label=evil, origin=replace(found.origin, image=evil), notes=(evil,), others=found.sets)
-    for page in (results.render_explanation(named, "t" * 32), results.render_others(named)):
+    for page in (results.render_explanation(named, "page/jobs/x"), results.render_others(named)):
         check_html(page)
         assert evil not in page
     alt = "Explanation 1 for &lt;img src=x onerror=&#34;alert(1)&#34;&gt;&#34;&#39;"
     assert f'alt="{alt}"' in results.render_others(named)  # escaped once, not twice
-    said = json.loads(read_result(results.render_explanation(named, "t" * 32)))
+    said = json.loads(read_result(results.render_explanation(named, "page/jobs/x")))
     assert (said["label"], said["image"]) == (evil, evil)
 
 
@@ -703,11 +650,11 @@ def read_result(page):
 
 def test_a_second_label_is_explained_as_a_second_label(model, scene):
     top = predict_top_labels(decode_image(scene, LIMITS), model)
-    request = make_request(top, model, 128, LIMITS, label=top[1][0], max_calls=400)
-    result = ExplainTask(scene, model, request, LIMITS)(lambda now: None)
-    page = read_text(results.render_explanation(result.explanation, "t" * 32))
+    request = make_request({"label": str(top[1][0]), "rank": "2", "calls": "400"}, model, 128, LIMITS)
+    explanation = ExplainTask(scene, model, request, LIMITS)(lambda now: None).unpack()[0]
+    page = read_text(results.render_explanation(explanation, "page/jobs/x"))
     assert f"The model says {top[1][1]}" not in page
-    if result.explanation.checks.sufficient:
+    if explanation.checks.sufficient:
         assert f"alone keep {top[1][1]}" in page
         assert "among the top 2 labels with a confidence of" in page
 
@@ -718,13 +665,13 @@ def read_text(page):
 
 def test_a_small_confidence_is_not_said_to_be_none(found):
     for alone, said in ((0.9, "0.90"), (0.01, "0.01"), (0.0021, "&lt;0.01")):
-        page = results.render_explanation(replace(found, checks=replace(found.checks, confidence=alone)), "t" * 32)
+        page = results.render_explanation(replace(found, checks=replace(found.checks, confidence=alone)), "page/jobs/x")
         assert f"alone keep bus with a confidence of {said}." in read_text(page)
     unknown = replace(found, checks=replace(found.checks, confidence=float("nan")))
     for floor, said in ((0.9, "0.90"), (0.01, "0.01"), (0.0021, "0.002")):
-        page = results.render_explanation(replace(unknown, target=replace(found.target, floor=floor)), "t" * 32)
+        page = results.render_explanation(replace(unknown, target=replace(found.target, floor=floor)), "page/jobs/x")
         assert f"alone keep bus with a confidence of at least {said}." in read_text(page)
-    page = results.render_explanation(replace(unknown, target=replace(found.target, floor=0.0)), "t" * 32)
+    page = results.render_explanation(replace(unknown, target=replace(found.target, floor=0.0)), "page/jobs/x")
     assert "alone keep bus." in read_text(page)
 
 
@@ -732,145 +679,68 @@ def test_a_template_is_given_every_value_it_names():
     from jinja2 import UndefinedError
 
     with pytest.raises(UndefinedError):
-        render("error")
+        render("waiting")
 
 
-def test_the_script_can_stand_in_the_head_of_the_page():
-    assert "</script" not in read_static("page.js").lower()
-    assert ".gradio-container" in read_static("page.css")
+def test_the_script_and_the_style_name_no_other_server():
+    assert "http" not in read_static("page.js") + read_static("page.css")
 
 
-# ---------------------------------------------------------------- choices and looks in a hurry
+# ---------------------------------------------------------------- the image and the model
 
 
-@pytest.fixture
-def page(model):
-    pytest.importorskip("gradio", reason="gradio is not installed: pip install 'becausal[web]'")
-    from becausal.interfaces.web.page import Page
-
-    queue = JobQueue(LIMITS)
-    yield Page({"bundled": model}, Sessions(LIMITS), queue, make_examples(), LIMITS)
-    queue.close()
+@pytest.fixture(scope="module")
+def detector():
+    return becausal.load_model("bundled:detector")
 
 
-def event(**data):
-    return SimpleNamespace(_data=data)
+def test_an_image_is_shown_with_its_labels(model, scene):
+    shown = describe_image(scene, model, {"model": "bundled"}, LIMITS)
+    for name in ("image", "labels", "welcome"):
+        check_html(shown[name])
+    assert re.search(r'data-rank="1" checked>\s*<span>bus &gt;0.99', shown["labels"])
+    assert shown["labels"].count("<input") == 5
+    assert (shown["methods"][0], shown["compared"]) == ("causal", "rise")
 
 
-def hold_first(monkeypatch, name, is_first):
-    """Block the first matching call of a function; returns the events `it is blocked` and `continue`."""
-    from becausal.interfaces.web import page
-
-    begun, go_on, function = threading.Event(), threading.Event(), getattr(page, name)
-
-    def slow(*arguments):
-        if is_first(*arguments):
-            begun.set()
-            assert go_on.wait(60)
-        return function(*arguments)
-
-    monkeypatch.setattr(page, name, slow)
-    return begun, go_on
-
-
-def is_as_it_was(update):
-    return isinstance(update, dict) and set(update) == {"__type__"}
-
-
-def test_an_upload_is_shown_to_a_detector_once(page, monkeypatch):
-    model = page.models["boxes"] = becausal.load_model("bundled:detector")
-    rows, plain = [], model.ask
+def test_an_upload_is_shown_to_a_detector_once(detector, monkeypatch):
+    rows, plain = [], detector.ask
 
     def count(staged, which, visible):
         rows.append(len(visible))
         return plain(staged, which, visible)
 
-    monkeypatch.setattr(model, "ask", count)
-    page.choose_model("boxes", SimpleNamespace(session_hash="mine"))
+    monkeypatch.setattr(detector, "ask", count)
+    describe_image(find_example(detector, ""), detector, {}, LIMITS)
     assert rows == [1]
 
 
-def test_a_detector_has_boxes_to_choose_from_and_examples_of_its_own(page):
-    page.models["boxes"] = becausal.load_model("bundled:detector")
-    request = SimpleNamespace(session_hash="mine")
-    assert "bus.png" in page.load(request)[0]
-    image, _, boxes, methods, other, stage, *_ = page.choose_model("boxes", request)
-    assert "bus, key, traffic light.png" in image
-    assert image.count("data-example") == 8
-    assert boxes["choices"] == [("1: traffic light 0.82", 1), ("2: bus 0.75", 2), ("3: key 0.65", 3)]
-    assert (boxes["label"], boxes["info"]) == ("Boxes", "Select the box to explain.")
-    assert "d-rise" in methods["choices"]
-    assert "ig" not in methods["choices"]
-    assert other["value"] == "d-rise"
-    assert "enough for the box?" in stage
-    session = page.sessions.get("mine")
-    asked = make_request(session.top_labels, page.models["boxes"], session.side, LIMITS, label=2)
-    assert (asked.box, asked.target) == (2, None)
-    back = page.choose_model("bundled", request)
-    assert "bus.png" in back[0]
-    assert (back[2]["label"], back[4]["value"]) == ("Predicted labels", "rise")
+def test_a_detector_has_boxes_to_choose_from_and_examples_of_its_own(model, detector):
+    shown = describe_image(find_example(detector, "scenes/3"), detector, {"model": "boxes"}, LIMITS)
+    assert "bus, key, traffic light.png" in shown["image"]
+    assert shown["image"].count('data-example="groups/') == 8
+    boxes = re.findall(r'value="(\d)" data-rank="(\d)".*?<span>(.*?)</span>', shown["labels"], re.DOTALL)
+    assert boxes == [("1", "1", "1: traffic light 0.82"), ("2", "2", "2: bus 0.75"), ("3", "3", "3: key 0.65")]
+    assert "Select the box to explain." in shown["labels"]
+    assert "d-rise" in shown["methods"]
+    assert "ig" not in shown["methods"]
+    assert shown["compared"] == "d-rise"
+    assert "enough for the box?" in shown["welcome"]
+    asked = make_request({"label": "2", "rank": "2"}, detector, 128, LIMITS)
+    assert (asked.box, asked.target, asked.top) == (2, None, 1)
 
 
-def test_of_two_pictures_the_one_chosen_last_stays_though_it_is_read_first(page, monkeypatch):
-    request = SimpleNamespace(session_hash="mine")
-    begun, go_on = hold_first(monkeypatch, "predict_top_labels", lambda image, _: image.name == "house.png")
-    with ThreadPoolExecutor(1) as pool:
-        early = pool.submit(page.choose_example, "bundled", event(example=1), request)
-        assert begun.wait(60)
-        late = page.choose_example("bundled", event(example=2), request)
-        go_on.set()
-        assert all(is_as_it_was(update) for update in early.result(60))
-    assert "sailboat.png" in late[0]
-    assert page.sessions.get("mine").upload.name == "sailboat.png"
-    assert len(late) == len(early.result())
-
-
-def test_of_two_pictures_the_one_chosen_last_stays_though_its_request_comes_first(page):
-    request = SimpleNamespace(session_hash="mine")
-    token = page.sessions.add_upload(Upload("late.png", page.examples[3].data))
-    assert "sailboat.png" in page.choose_example("bundled", event(example=2, turn=2), request)[0]
-    assert all(is_as_it_was(update) for update in page.choose_example("bundled", event(example=1, turn=1), request))
-    assert all(is_as_it_was(update) for update in page.choose_upload("bundled", event(token=token, turn=1), request))
-    assert page.sessions.get("mine").upload.name == "sailboat.png"
-    assert page.sessions.claim_upload(token) is None  # it is not kept either
-    assert "house.png" in page.choose_example("bundled", event(example=1, turn=3), request)[0]
-
-
-def test_of_two_pixels_the_one_chosen_last_is_shown(page, found, monkeypatch):
-    request = SimpleNamespace(session_hash="mine")
-    page.load(request)
-    page.sessions.get("mine").explanation = StoredResult.store(found)
-    begun, go_on = hold_first(monkeypatch, "find_witness", lambda *arguments: arguments[2] == 5)
-    with ThreadPoolExecutor(1) as pool:
-        early = pool.submit(page.show_witness, event(row=5, column=5), request)
-        assert begun.wait(60)
-        late = page.show_witness(event(row=6, column=6), request)
-        go_on.set()
-        assert is_as_it_was(early.result(60))
-    assert "row 6, column 6" in late
-
-
-def test_the_same_model_again_forgets_nothing(page, found):
-    request = SimpleNamespace(session_hash="mine")
-    page.load(request)
-    session = page.sessions.get("mine")
-    session.explanation = StoredResult.store(found)
-    assert all(is_as_it_was(update) for update in page.choose_model("bundled", request))
-    assert session.explanation is not None
-
-
-def test_back_to_the_model_before_while_another_is_still_asked(page, monkeypatch):
-    request = SimpleNamespace(session_hash="mine")
-    page.models["slow"] = another = becausal.load_model("bundled")
-    page.load(request)
-    begun, go_on = hold_first(monkeypatch, "predict_top_labels", lambda _, classifier: classifier is another)
-    with ThreadPoolExecutor(1) as pool:
-        early = pool.submit(page.choose_model, "slow", request)
-        assert begun.wait(60)
-        late = page.choose_model("bundled", request)
-        go_on.set()
-        assert all(is_as_it_was(update) for update in early.result(60))
-    assert late[1] == page.sessions.get("mine").model == "bundled"
+def test_examples_are_those_of_the_model(model, detector):
+    blind = becausal.models.as_classifier(lambda batch: np.stack([batch.mean((1, 2, 3)), batch.max((1, 2, 3))], 1) / 255)
+    assert [find_example(model, name).name for name in ("scenes/2", "", "groups/2", "scenes/99", "scenes/x")] == [
+        "sailboat.png",
+        *["bus.png"] * 4,
+    ]
+    assert find_example(detector, "scenes/2") is find_example(detector, "")
+    assert find_example(blind, "scenes/2") is None
+    shown = describe_image(None, blind, {}, LIMITS)
+    assert "Drop an image here" in shown["image"]
+    assert "data-example" not in shown["image"]
 
 
 # ---------------------------------------------------------------- the guard
@@ -893,73 +763,33 @@ def ask_guard(path, *, method="GET", headers=None, body=b"", query=b"", hosts=fr
 
     given = {b"host": b"localhost:7860", b"content-length": str(len(body)).encode()} | (headers or {})
     scope = {"type": "http", "path": path, "method": method, "query_string": query, "headers": list(given.items())}
-    asyncio.run(guard_page(app, limits=limits, hosts=hosts)(scope, receive, send))
+    asyncio.run(Guard(app, limits=limits, hosts=hosts, has_page=True)(scope, receive, send))
     names = [name for name, _ in sent[0]["headers"]]
     assert b"content-security-policy" in names
     return sent[0]["status"], seen
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["/", "/config", "/theme.css", "/assets/index-Dph.js", "/gradio_api/heartbeat/qzvwidl3ki", "/download/" + "a" * 32],
-)
-def test_what_the_page_needs_comes_through(path):
-    assert ask_guard(path)[0] == 299
+POSTED = ["/page/labels", "/page/explain", "/page/compare", "/v1/explain", "/v1/models/a:explain"]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/gradio_api/file=/etc/passwd",
-        "/gradio_api/file/etc/passwd",
-        "/gradio_api/proxy=http://example.org",
-        "/assets/../../etc/passwd",
-        "/assets/..\\..\\secret",
-        "/assets/a\x00b",
-        "/static//../x",
-        "/download/../config",
-        "/download/short",
-        "/gradio_api/info",
-        "/gradio_api/runs",
-        "/monitoring",
-        "/gradio_api/upload_progress",
-        "/gradio_api/stream/a/b/1/playlist.m3u8",
-        "/docs",
-        "/openapi.json",
-        "/image",
-    ],
-)
-def test_everything_else_is_not_there(path):
-    assert ask_guard(path) == (404, [])
+@pytest.mark.parametrize("path", POSTED)
+def test_what_takes_a_body_takes_it_from_its_own_site(path):
+    for origin, status in ((b"http://evil.example", 403), (b"null", 403), (b"http://localhost:7860", 299)):
+        assert ask_guard(path, method="POST", body=b"{}", headers={b"origin": origin})[0] == status
+    assert ask_guard(path, method="POST", body=b"{}", headers={b"host": b"evil.example"})[0] == 421
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/gradio_api/upload",
-        "/gradio_api/run/explain",
-        "/gradio_api/component_server",
-        "/gradio_api/vibe-edit",
-        "/login",
-        "/",
-    ],
-)
+@pytest.mark.parametrize("path", ["/", "/static/page.js", "/page/jobs/x/events", "/v1/jobs/x", "/v1/models", "/docs", "/x"])
 def test_no_other_door_takes_anything(path):
     assert ask_guard(path, method="POST", body=b"{}") == (404, [])
-    assert ask_guard(path, method="DELETE")[0] == 405
+    for method in ("PUT", "PATCH", "OPTIONS", "HEAD"):
+        assert ask_guard(path, method=method)[0] == 405
+    assert ask_guard(path, method="DELETE", headers={b"origin": b"http://evil.example"})[0] == 403
 
 
-def test_a_stored_page_is_not_read_by_a_name_from_outside():
-    assert ask_guard("/", query=b"deep_link=../../x") == (404, [])
-
-
-def test_another_name_or_another_site_is_refused():
+def test_another_name_is_refused():
     assert ask_guard("/", headers={b"host": b"evil.example"})[0] == 421
     assert ask_guard("/", headers={b"host": b"evil.example"}, hosts=None)[0] == 299
-    event = json.dumps({"session_hash": "abcdefgh", "fn_index": 0, "data": []}).encode()
-    for path in ("/image", "/gradio_api/queue/join"):
-        assert ask_guard(path, method="POST", body=event, headers={b"origin": b"http://evil.example"})[0] == 403
-        assert ask_guard(path, method="POST", body=event, headers={b"origin": b"http://localhost:7860"})[0] == 299
 
 
 @pytest.mark.parametrize(("host", "name"), [("localhost:1", "localhost"), ("[::1]:80", "::1"), ("A.b", "a.b"), ("", "")])
@@ -969,11 +799,11 @@ def test_the_name_of_a_host(host, name):
 
 @pytest.mark.parametrize("declared", [True, False])
 def test_what_is_too_large_is_refused(declared):
-    small = Limits(upload_bytes=1000, body_bytes=100)
-    for path, size in (("/image", 1001), ("/gradio_api/queue/join", 101)):
-        headers = {} if declared else {b"content-length": b"0"}
-        assert ask_guard(path, method="POST", body=bytes(size), headers=headers, limits=small) == (413, [])
-    assert ask_guard("/image", method="POST", body=bytes(1000), limits=small)[0] == 299
+    small = Limits(upload_bytes=900, body_bytes=100)  # an image in base64 and a request
+    headers = {} if declared else {b"content-length": b"0"}
+    for path in POSTED:
+        assert ask_guard(path, method="POST", body=bytes(1301), headers=headers, limits=small) == (413, [])
+    assert ask_guard("/page/labels", method="POST", body=bytes(1300), limits=small)[0] == 299
 
 
 def test_a_websocket_is_closed():
@@ -982,53 +812,6 @@ def test_a_websocket_is_closed():
     async def send(message):
         sent.append(message)
 
-    guard = guard_page(None, limits=LIMITS, hosts=None)
+    guard = Guard(None, limits=LIMITS, hosts=None)
     asyncio.run(guard({"type": "websocket", "path": "/"}, None, send))
     assert [message["type"] for message in sent] == ["websocket.close"]
-
-
-FILE = {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}
-GOOD = {
-    "session_hash": "abcdefgh",
-    "fn_index": 3,
-    "data": ["a", 1, 0.5, None, True],
-    "event_data": {"row": 1},
-    "trigger_id": 2,
-}
-
-
-def test_an_event_is_passed_on_with_plain_values_only():
-    more = GOOD | {"oauth_token": "x", "simple_format": True, "batched": True, "event_id": "x"}
-    assert parse_event(json.dumps(more).encode()) == GOOD
-    status, seen = ask_guard("/gradio_api/queue/join", method="POST", body=json.dumps(more).encode())
-    assert (status, json.loads(seen[0])) == (299, GOOD)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"data": [FILE]},
-        {"data": [[FILE]]},
-        {"data": {"0": 1}},
-        {"data": None},
-        {"data": ["x" * 1000]},
-        {"data": [1] * 100},
-        {"event_data": FILE},
-        {"event_data": [1]},
-        {"session_hash": None},
-        {"session_hash": "../../x"},
-        {"fn_index": "0"},
-        {"fn_index": True},
-        {"fn_index": -1},
-    ],
-    ids=str,
-)
-def test_an_event_that_holds_anything_else_is_refused(change):
-    with pytest.raises(RequestRejected) as refused:
-        parse_event(json.dumps(GOOD | change).encode())
-    assert refused.value.status == 400
-
-
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b"1", b"[" * 60_000], ids=lambda body: repr(body[:8]))
-def test_what_is_no_event_is_refused(body):
-    assert ask_guard("/gradio_api/queue/join", method="POST", body=body) == (400, [])

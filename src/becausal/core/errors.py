@@ -78,8 +78,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "endpoint": ("httpx",),
     "ray": ("ray",),
     "parquet": ("pyarrow",),
-    "web": ("gradio",),
-    "api": ("fastapi", "uvicorn", "python-multipart"),
+    "serve": ("starlette", "uvicorn", "python-multipart", "prometheus-client"),
     "xaitk": ("xaitk-saliency",),
 }
 

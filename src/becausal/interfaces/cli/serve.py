@@ -1,4 +1,4 @@
-"""`becausal serve`: a web page to explain images interactively, or an HTTP API."""
+"""`becausal serve`: a web page to explain images interactively, and an HTTP API."""
 
 import math
 import os
@@ -21,9 +21,9 @@ from becausal.models import Loading
 
 if TYPE_CHECKING:
     from becausal.core.contracts import Classifier
-    from becausal.interfaces.web.guard import Guard
-    from becausal.interfaces.web.job_processes import ModelSource
-    from becausal.interfaces.web.limits import Limits
+    from becausal.interfaces.serve.guard import Guard
+    from becausal.interfaces.serve.job_processes import ModelSource
+    from becausal.interfaces.serve.limits import Limits
 
 DEFAULT_PORT = 7860
 TOKEN_VARIABLE = "BECAUSAL_TOKEN"
@@ -48,7 +48,7 @@ TokenVariable = Annotated[
         "--token-env",
         metavar="VARIABLE",
         help=f"Require the token in this environment variable. Default: {TOKEN_VARIABLE}, if it is set. Without a token "
-        "the page generates one where it is needed, and the API does not start.",
+        "one is generated where it is needed; with --api the server does not start.",
     ),
 ]
 TokenFile = Annotated[
@@ -68,7 +68,7 @@ BehindProxy = Annotated[
 @options.expand_options
 def serve(
     *,
-    api: Annotated[bool, typer.Option("--api", help="Serve an HTTP API for programs instead of the page.")] = False,
+    api: Annotated[bool, typer.Option("--api", help="Serve the HTTP API only, without the page.")] = False,
     model: Annotated[
         list[str] | None,
         typer.Option(
@@ -95,13 +95,14 @@ def serve(
     behind_proxy: BehindProxy = False,
     loading: options.LoadingOptions,
 ) -> None:
-    """Serve a web page to explain images interactively, or an HTTP API.
+    """Serve a web page to explain images interactively, and an HTTP API.
 
     Drop an image, watch the explanation shrink, click a pixel to see why it is needed, compare two methods. Only this
     machine can open the page unless you change --host; then the page needs a token, which is part of the printed address.
     The page loads nothing from elsewhere and stores nothing on disk. Press Ctrl-C to stop the server.
 
-    With --api, programs send images over HTTP and get the same results as from `becausal explain`; /docs describes how.
+    Programs send images to the same address and get the same results as from `becausal explain`; /docs describes how. With
+    --api there is no page.
 
     **Examples**
 
@@ -110,7 +111,7 @@ def serve(
     - `becausal serve --host 0.0.0.0 --token-env MY_TOKEN`
     - `becausal serve --api --model net.onnx --labels names.txt --preprocess imagenet`
     """
-    from becausal.interfaces.web.limits import Limits
+    from becausal.interfaces.serve.limits import Limits
 
     _check_minimum("--max-upload", max_upload, 1)
     _check_minimum("--max-calls", max_calls, 100)
@@ -121,13 +122,12 @@ def serve(
     if behind_proxy:
         limits = replace(limits, behind_proxy=True, client_connections=limits.connections)
     token = find_token(os.environ, token_env, token_file)
-    run = run_api if api else run_page
-    run(list_sources(model or [], loading), limits, host, port, token)
+    run_service(list_sources(model or [], loading), limits, host, port, token, has_page=not api)
 
 
 def find_token(environment: Mapping[str, str], variable: str | None, file: Path | None) -> GivenToken | None:
     """The token that the user has chosen; raises OptionError if it cannot be used."""
-    from becausal.interfaces.web.access import read_token, read_token_file
+    from becausal.interfaces.serve.access import read_token, read_token_file
 
     if variable is not None and file is not None:
         raise OptionError("--token-env and --token-file both name a token: give only one of the two")
@@ -139,52 +139,43 @@ def find_token(environment: Mapping[str, str], variable: str | None, file: Path 
     return GivenToken(read_token(environment, name), name)
 
 
-def run_page(sources: "Mapping[str, ModelSource]", limits: "Limits", host: str, port: int, token: GivenToken | None) -> None:
-    """Serve the page until Ctrl-C is pressed. sources: of the models, which are loaded once the port is known to be free."""
-    from becausal.interfaces.web.access import make_token
-    from becausal.interfaces.web.listening import is_loopback, listen
-    from becausal.interfaces.web.server import make_app
+def run_service(
+    sources: "Mapping[str, ModelSource]", limits: "Limits", host: str, port: int, token: GivenToken | None, *, has_page: bool
+) -> None:
+    """Serve until Ctrl-C is pressed. sources: of the models, which are loaded once the port is known to be free.
+
+    Raises OptionError if other machines could reach the API without a token; where there is a page, one is generated.
+    """
+    from becausal.interfaces.serve.access import make_token
+    from becausal.interfaces.serve.app import make_app
+    from becausal.interfaces.serve.listening import is_loopback, listen
 
     with listen(host, port) as bound:
         is_local = is_loopback(bound)
-        value = token.value if token is not None else (None if is_local else make_token())
-        app = make_app(load_models(sources), limits, sources=sources, hosts=list_hosts(host, is_local), token=value)
-        address = format_address(host, bound.getsockname()[1], value, token.source if token is not None else None)
-        if not is_local:
-            typer.echo(WARNING.format("page"), err=True)
-        run_server(app, bound, f"open {address}")
-
-
-def run_api(sources: "Mapping[str, ModelSource]", limits: "Limits", host: str, port: int, token: GivenToken | None) -> None:
-    """Serve the API until Ctrl-C is pressed; raises OptionError if other machines could reach it without a token."""
-    from becausal.interfaces.http.app import make_api
-    from becausal.interfaces.web.listening import is_loopback, listen
-
-    with listen(host, port) as bound:
-        is_local = is_loopback(bound)
-        if token is None and not is_local:
+        if token is None and not is_local and not has_page:
             raise OptionError(
                 f"other machines can reach the API on {host}, so it needs a token: set {TOKEN_VARIABLE}, or use --token-env "
                 "or --token-file"
             )
-        value = token.value if token is not None else None
-        app = make_api(load_models(sources), limits, sources=sources, hosts=list_hosts(host, is_local), token=value)
+        value = token.value if token is not None else (None if is_local else make_token())
+        hosts = list_hosts(host, is_local)
+        app = make_app(load_models(sources), limits, has_page=has_page, sources=sources, hosts=hosts, token=value)
         if not is_local:
-            typer.echo(WARNING.format("API"), err=True)
-        address = join_address(host, bound.getsockname()[1])
-        needed = f" with the token in {token.source}" if token is not None else ""
-        announcement = f"the API is at {address}{needed}, described at {address}/docs"
-        run_server(app, bound, announcement, shutdown_seconds=math.ceil(END_SECONDS))
+            typer.echo(WARNING.format("page" if has_page else "API"), err=True)
+        bound_port, source = bound.getsockname()[1], token.source if token is not None else None
+        address, needed = join_address(host, bound_port), f" with the token in {source}" if source is not None else ""
+        api = f"the API is at {address}{needed}, described at {address}/docs"
+        run_server(app, bound, f"open {format_address(host, bound_port, value, source)}" if has_page else api)
 
 
-def run_server(app: "Guard", bound: socket.socket, announcement: str, *, shutdown_seconds: int = 1) -> None:
+def run_server(app: "Guard", bound: socket.socket, announcement: str) -> None:
     """Serve until Ctrl-C is pressed or the process is asked to end."""
-    from becausal.interfaces.web.listening import make_server
+    from becausal.interfaces.serve.listening import make_server
 
     bound.listen()  # connections made before the server is ready wait
     typer.echo(f"becausal: {announcement}; press Ctrl-C to stop")
     end_by_itself()
-    server = make_server(app, shutdown_seconds=shutdown_seconds)
+    server = make_server(app, shutdown_seconds=math.ceil(END_SECONDS))
     close = server.handle_exit
 
     def close_in_time(number: int, frame: FrameType | None) -> None:
@@ -210,7 +201,7 @@ def _ending_like_ctrl_c() -> Iterator[None]:
 
 def list_hosts(host: str, is_local: bool) -> frozenset[str] | None:
     """The host names that are accepted; None for any, where a token is needed anyway."""
-    from becausal.interfaces.web.listening import LOOPBACK
+    from becausal.interfaces.serve.listening import LOOPBACK
 
     return LOOPBACK | {host.lower()} if is_local else None
 
@@ -239,7 +230,7 @@ def list_sources(specs: list[str], loading: Loading) -> "dict[str, ModelSource]"
 
     loading: options of the given models; of these, the bundled one gets threads and batch size only.
     """
-    from becausal.interfaces.web.job_processes import ModelSource
+    from becausal.interfaces.serve.job_processes import ModelSource
 
     sources: dict[str, ModelSource] = {}
     plain = Loading(threads=loading.threads, batch_size=loading.batch_size)
@@ -251,7 +242,7 @@ def list_sources(specs: list[str], loading: Loading) -> "dict[str, ModelSource]"
 
 def load_models(sources: "Mapping[str, ModelSource]") -> "dict[str, Classifier]":
     """Load the models, by the name clients use. Raises BecausalError for one that cannot be served."""
-    from becausal.interfaces.web.tasks import check_colour_model
+    from becausal.interfaces.serve.offers import check_colour_model
 
     models: dict[str, Classifier] = {}
     for name, source in sources.items():

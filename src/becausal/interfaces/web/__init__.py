@@ -1,1 +1,0 @@
-"""The page of `becausal serve`: one server, many browsers, searches in background threads."""
