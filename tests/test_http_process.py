@@ -27,13 +27,14 @@ need("starlette", "uvicorn", "python_multipart", "prometheus_client")
 load = load_benchmark("api_load")
 ROOT = Path(__file__).parent.parent
 TOKEN = "a-token-for-tests-1234"
+ONE = ("--port", "0", "--searches", "1")  # each search has a process, which takes a second to start
 STARTED = r"becausal: the API is at http://[^:]+:(\d+)(.*), described at http://[^ ]+/docs; press Ctrl-C to stop\n"
 
 
 @contextmanager
 def started(*arguments, environment=None, code=None):
     """The process of a server and its port."""
-    command = [sys.executable, *(["-c", code] if code else ["-m", "becausal"]), "serve", "--api", "--port", "0", *arguments]
+    command = [sys.executable, *(["-c", code] if code else ["-m", "becausal"]), "serve", "--api", *ONE, *arguments]
     clean = {key: value for key, value in os.environ.items() if key != "BECAUSAL_TOKEN"} | {"OMP_NUM_THREADS": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=clean | (environment or {}), **pipes) as process:
@@ -53,7 +54,7 @@ def scene():
 
 def test_sigterm_returns_the_best_so_far_and_exits_with_0(tmp_path):
     (tmp_path / "slow.py").write_text(SLOW)
-    with started("--model", f"python:{tmp_path / 'slow.py'}:predict", "--searches", "1") as (process, port):
+    with started("--model", f"python:{tmp_path / 'slow.py'}:predict") as (process, port):
         client, found = load.ApiClient(port), {}
         status, _, answer = client.post_form([], "bus.png", b"not an image")  # by the process that checks uploads
         assert (status, answer["error"].partition(":")[0]) == (400, "bus.png is not an image")

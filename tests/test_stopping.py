@@ -26,7 +26,7 @@ from becausal.models import Loading
 from becausal.scenes import make_scene
 from job_toys import Dying, Endless, Failing, Naming
 from libraries import need
-from serving import encode, load_benchmark
+from serving import encode, load_benchmark, serving
 
 need("starlette", "uvicorn", "python_multipart", "prometheus_client")
 
@@ -159,9 +159,10 @@ def server(*arguments):
             process.kill()
 
 
-def begin(client, method, **options):
+def begin(client, method, model=None, **options):
     """The address of a job that runs."""
-    body = {"image": base64.b64encode(scene()).decode(), "request": {"method": method, "options": options}}
+    request = {"method": method, "options": options}
+    body = {"image": base64.b64encode(scene()).decode(), "model": model, "request": request}
     status, headers, job = client.post_json("/v1/explain", body, headers={"Prefer": "respond-async"})
     assert status == 202, job
     return headers["location"]
@@ -179,10 +180,9 @@ REDUCED = [("rise", {"masks": 5000, "cells": 1300}), ("hsic", {"samples": 900, "
 WHOLE = [("extremal", {"steps": 5000, "areas": AREAS, "cells": 128}), ("rise", {"masks": 5000, "cells": 1400})]
 
 
-@pytest.mark.parametrize(("method", "options"), REDUCED)
-def test_the_api_ends_within_five_seconds_of_sigterm(method, options):
+def test_the_api_ends_within_five_seconds_of_sigterm():
     with server("--api") as (process, port):
-        for _ in range(2):
+        for method, options in REDUCED:
             begin(load.ApiClient(port), method, **options)
         time.sleep(2)
         assert end(process) < 5
@@ -221,33 +221,33 @@ def predict(batch):
 """
 
 
-def test_others_are_served_within_ten_seconds_of_a_delete(tmp_path):
-    """Two clients occupy both searches with a model that never answers, and one of them waits for it until the end."""
+def test_others_are_served_once_a_stuck_search_was_deleted(tmp_path, models):
+    """A client occupies the only process with a model that never answers, and then waits for it until the end."""
     (tmp_path / "stuck.py").write_text(STUCK)
-    with server("--api", "--model", f"python:{tmp_path / 'stuck.py'}:predict") as (process, port):
-        client = load.ApiClient(port)
-        jobs = [begin(client, "causal") for _ in range(2)]
+    stuck = ModelSource(f"python:{tmp_path / 'stuck.py'}:predict", Loading())
+    limits, sources = Limits(workers=1, grace_seconds=0.5), SOURCES | {"stuck": stuck}
+    with serving(models | {"stuck": stuck.open()}, limits, sources=sources) as served:
+        client, found = load.ApiClient(served.port), []
+        job = begin(client, "causal", model="stuck")
         time.sleep(1)
         begun = time.monotonic()
-        for job in jobs:
-            assert client.request("DELETE", job)[0] == 202
-        status, _, answer = client.post_form([("model", "bundled"), ("max_calls", "100")], "bus.png", scene())
+        assert client.request("DELETE", job)[0] == 202
+        status, _, answer = client.post_form([("max_calls", "100")], "bus.png", scene())
         assert (status, answer["label"]) == (200, "bus")
-        assert time.monotonic() - begun < 12
-        assert client.wait_for(jobs[0])["error"] == "stopped before a result was found"
-        found = []
-        thread = threading.Thread(target=lambda: found.append(client.post_form([("wait", "100")], "bus.png", scene())))
+        assert time.monotonic() - begun < 10
+        assert client.wait_for(job)["error"] == "stopped before a result was found"
+        waiting = [("wait", "100"), ("model", "stuck")]
+        thread = threading.Thread(target=lambda: found.append(client.post_form(waiting, "bus.png", scene())))
         thread.start()
         time.sleep(1)
-        assert end(process) < 5
-        thread.join(10)
+    thread.join(10)
     assert (found[0][0], found[0][2]) == (503, {"error": "stopped before a result was found"})
 
 
 def test_the_page_ends_within_five_seconds_of_sigterm(tmp_path):
     (tmp_path / "stuck.py").write_text(STUCK)
     page = load_benchmark("serve_load")
-    with server("--model", f"python:{tmp_path / 'stuck.py'}:predict") as (process, port):
+    with server("--searches", "1", "--model", f"python:{tmp_path / 'stuck.py'}:predict") as (process, port):
         client, seen = page.Client(port, model="python:stuck.py:predict"), []
         client.choose("bus.png", scene())
 
@@ -383,8 +383,6 @@ def test_the_command_line_refuses_them_with_one_line(tmp_path, capsys):
 
 
 def test_the_api_refuses_them_with_status_400():
-    from serving import serving
-
     with serving({"bundled": load_model("bundled")}) as served:
         client = load.ApiClient(served.port)
         for method, options, said in (

@@ -18,7 +18,7 @@ from PIL import Image
 
 from becausal.scenes import make_scene
 from libraries import need
-from serving import SLOW, load_benchmark
+from serving import Gate, serving
 
 need("starlette", "uvicorn", "python_multipart", "prometheus_client", "playwright")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -474,19 +474,12 @@ def test_it_looks_right(visit, scheme, width, height):
         assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_a_model_of_ones_own_opens_with_an_invitation_and_needs_the_token(browser, tmp_path):
+def test_a_model_of_ones_own_opens_with_an_invitation_and_needs_the_token(browser):
     token = "token-of-the-browser-test"
-    (tmp_path / "own.py").write_text(SLOW)
-    arguments = ("--model", f"python:{tmp_path / 'own.py'}:predict", "--token-env", "BECAUSAL_TEST_TOKEN")
-    process, port = load_benchmark("serve_load").start_server(*arguments, environment={"BECAUSAL_TEST_TOKEN": token})
-    try:
+    with serving({"gate": Gate().classifier}, token=token) as served:
         for width in (1400, 390):
             with browser.new_context(viewport={"width": width, "height": 900}) as context:
-                check_invitation(context.new_page(), port, token, width)
-    finally:
-        process.terminate()
-        process.wait(30)
-        process.stdout.close()
+                check_invitation(context.new_page(), served.port, token, width)
 
 
 def check_invitation(page, port, token, width):

@@ -585,7 +585,7 @@ def test_a_token_variable_that_is_not_set_is_an_error(capsys, monkeypatch):
 def serve_to_all(*arguments, environment=None):
     import os
 
-    command = [sys.executable, "-m", "becausal", "serve", "--port", "0", "--host", "0.0.0.0", *arguments]
+    command = [sys.executable, "-m", "becausal", "serve", "--port", "0", "--host", "0.0.0.0", "--searches", "1", *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=os.environ | (environment or {}), **pipes) as process:
         said = SimpleNamespace(line=process.stdout.readline(), out="", err="")
