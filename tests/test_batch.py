@@ -28,13 +28,12 @@ from becausal.batch import local, store, work
 from becausal.batch.inputs import find_inputs
 from becausal.batch.local import InProcessPool, ProcessPool
 from becausal.batch.overview import make_overview
-from becausal.batch.progress import ProgressMeter, format_duration, format_progress
 from becausal.batch.reading import BatchRun
 from becausal.batch.records import BatchJob, BatchTask, InputItem, TaskDone, TaskFailed, TaskLost, WorkerReady
-from becausal.batch.run import MAX_MODEL_FAILURES, run_batch
+from becausal.batch.rows import box_mask, compare_with_boxes
+from becausal.batch.run import MAX_MODEL_FAILURES, ProgressMeter, format_duration, format_progress, run_batch
 from becausal.batch.settings import by_option, list_changes, settings_of
 from becausal.batch.store import folder_of
-from becausal.batch.truth import box_mask, compare_with_boxes
 from becausal.core.errors import AnswerError, InputError, ModelError, OutputError
 from becausal.core.frames import Frame
 from becausal.interfaces.cli.app import main

@@ -1,13 +1,12 @@
 """Summary of a run: distributions, labels, largest and smallest explanations, and those outside their object."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from becausal.batch.progress import describe_completion
 from becausal.batch.reading import BatchRun, IndexRow
 from becausal.batch.rows import corners_of, count_reasons
 
@@ -132,6 +131,17 @@ def make_overview(
         per_image=run.per_image,
         row_count=run.count_rows(),
     )
+
+
+def describe_completion(counts: Mapping[str, int], limit: int | None = None) -> str:
+    """E.g. `complete`, `1 of 8 images explained, limited to the first 1`, `3 of 8 images explained, 5 waiting`.
+
+    counts: of all images of the run. limit: of the last start, None for none or if images within it are waiting.
+    """
+    if not counts["waiting"]:
+        return "complete"
+    text = f"{counts['done']:,} of {sum(counts.values()):,} images explained"
+    return f"{text}, {counts['waiting']:,} waiting" if limit is None else f"{text}, limited to the first {limit:,}"
 
 
 def histogram(values: Iterable[float | None]) -> Histogram:
