@@ -27,7 +27,7 @@ from becausal.api.explanation import Explanation
 from becausal.batch import local, store, work
 from becausal.batch.inputs import find_inputs
 from becausal.batch.local import InProcessPool, ProcessPool
-from becausal.batch.overview import make_overview
+from becausal.batch.overview import Overview
 from becausal.batch.reading import BatchRun
 from becausal.batch.records import BatchJob, BatchTask, InputItem, TaskDone, TaskFailed, TaskLost, WorkerReady
 from becausal.batch.rows import box_mask, compare_with_boxes
@@ -268,7 +268,7 @@ def test_images_without_a_box_of_their_label_are_counted_by_code(here):
     with sqlite3.connect(run / "index.sqlite") as index:
         index.execute("UPDATE images SET note = 'in other words' WHERE note IS NOT NULL")
     with BatchRun(run) as opened:
-        overview = make_overview(opened)
+        overview = Overview(opened)
     assert (overview.judged, overview.wrong_count) == (2, 1)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from itertools import chain
 
 from becausal.batch.local import InProcessPool
 from becausal.batch.records import BatchTask, TaskDone, TaskFailed, TaskLost, WorkerPool
@@ -80,9 +81,12 @@ class _BatchRunner:
         """Explain tasks and store the results; returns the reasons of those that were lost."""
         lost: dict[int, str] = {}
         unstored: _Unstored = deque()
+        waiting = self._until_stopped(pool, tasks)
+        if (first := next(waiting, None)) is None:
+            return lost  # and no worker is started
         with ThreadPoolExecutor(WRITERS, "writer") as threads:
             try:
-                for result in pool.results(self._until_stopped(pool, tasks), one_at_a_time=one_at_a_time):
+                for result in pool.results(chain([first], waiting), one_at_a_time=one_at_a_time):
                     if isinstance(result, TaskLost):
                         lost[result.id] = result.reason
                         continue

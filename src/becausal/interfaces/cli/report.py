@@ -80,10 +80,10 @@ def render_image(run: "BatchRun", image: str) -> None:
 
 def write_report(run: "BatchRun", path: Path, *, thumbs: int, below: float) -> "Overview":
     """Write the page about a run."""
-    from becausal.batch.overview import make_overview
+    from becausal.batch.overview import Overview
     from becausal.batch.pages import render_run
 
-    overview = make_overview(run, thumbs=thumbs, below=below)
+    overview = Overview(run, thumbs=thumbs, below=below)
     write_page(path, render_run(run, overview, path, below=below))
     return overview
 
