@@ -1,7 +1,7 @@
 """Compares two runs on the same images, e.g. of two models; finds the images by path or content, boxes by their overlap."""
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby, product
@@ -18,6 +18,7 @@ from becausal.core.errors import InputError, OutputError
 from becausal.core.frames import Frame
 from becausal.core.targets import OVERLAP
 
+#: Pairs the images of two runs that have no partner yet, by one column; of duplicates the nth with the nth.
 _PAIR = """
 INSERT INTO pairs
 WITH free AS (
@@ -72,8 +73,7 @@ class RunDifference:
         """How many explanations lie outside their object, in each run; None without ground truth."""
         if all(pair.left["inside"] is None and pair.right["inside"] is None for pair in self.pairs):
             return None
-        counts = [sum((row["inside"] or 0) < below for row in side if row["inside"] is not None) for side in self._sides()]
-        return counts[0], counts[1]
+        return _count_outside((p.left for p in self.pairs), below), _count_outside((p.right for p in self.pairs), below)
 
     def record(self) -> dict[str, Any]:
         """The comparison as JSON can hold it."""
@@ -100,8 +100,9 @@ class RunDifference:
             ],
         }
 
-    def _sides(self) -> tuple[list[IndexRow], list[IndexRow]]:
-        return [pair.left for pair in self.pairs], [pair.right for pair in self.pairs]
+
+def _count_outside(rows: Iterable[IndexRow], below: float) -> int:
+    return sum(row["inside"] is not None and row["inside"] < below for row in rows)
 
 
 def compare_runs(left: BatchRun, right: BatchRun) -> RunDifference:

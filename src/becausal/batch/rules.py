@@ -70,6 +70,7 @@ def _at_most(limit: float, value: float, detail: str) -> Judgement:
 
 
 def _check_shares(rule: Any) -> None:
+    """Raise OptionError for a number that is no share; all numbers of rules are shares, `max_share` comes first."""
     for name, value in reversed(vars(rule).items()):
         if isinstance(value, float | int) and not 0 <= value <= 1:
             raise OptionError(f"{name} is {value:g}, expected a share from 0 to 1")

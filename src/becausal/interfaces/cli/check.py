@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from becausal.core.errors import OptionError
-from becausal.core.files import write_file
 from becausal.core.options import option
 from becausal.core.request import Request
 from becausal.core.text import one_line
@@ -137,9 +136,10 @@ def check(
         chosen = given or default_rules(run, earlier)
         verdict = judge_run(run, chosen, baseline=earlier, strict=strict)
         if files.page is not None:
+            from becausal.batch.export import write_output
             from becausal.batch.pages import render_check
 
-            _write(files.page, render_check(verdict, chosen, run, earlier).encode("utf-8"))
+            write_output(Path(files.page), render_check(verdict, chosen, run, earlier).encode("utf-8"))
             warn_unreadable(*(each for each in (run, earlier) if each is not None))
     _report(verdict, files, as_json=as_json)
     if verdict.status:
@@ -186,19 +186,13 @@ def _explain(
 
 
 def _write_files(verdict: "Verdict", files: CheckFiles) -> None:
+    from becausal.batch.export import write_output
     from becausal.batch.verdicts import format_junit, format_markdown
 
     if files.junit is not None:
-        _write(files.junit, format_junit(verdict))
+        write_output(Path(files.junit), format_junit(verdict))
     if files.markdown is not None:
-        _write(files.markdown, format_markdown(verdict).encode("utf-8"))
-
-
-def _write(name: str, content: bytes) -> None:
-    from becausal.batch.export import make_parent
-
-    make_parent(Path(name))
-    write_file(Path(name), content)
+        write_output(Path(files.markdown), format_markdown(verdict).encode("utf-8"))
 
 
 def print_verdict(verdict: "Verdict", files: CheckFiles) -> None:

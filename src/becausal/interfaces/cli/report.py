@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from becausal.core.errors import OptionError, OutputError
-from becausal.core.files import path_inside, safe_name, write_file
+from becausal.core.files import path_inside, safe_name
 from becausal.core.text import one_line
 from becausal.interfaces.cli import options
 from becausal.interfaces.cli.console import complain, open_console, print_facts, print_summary, write_json
@@ -80,11 +80,12 @@ def render_image(run: "BatchRun", image: str) -> None:
 
 def write_report(run: "BatchRun", path: Path, *, thumbs: int, below: float) -> "Overview":
     """Write the page about a run."""
+    from becausal.batch.export import write_output
     from becausal.batch.overview import Overview
     from becausal.batch.pages import render_run
 
     overview = Overview(run, thumbs=thumbs, below=below)
-    write_page(path, render_run(run, overview, path, below=below))
+    write_output(path, render_run(run, overview, path, below=below).encode("utf-8"))
     return overview
 
 
@@ -165,9 +166,10 @@ def diff(
     with BatchRun(before) as first, BatchRun(after) as second:
         difference = compare_runs(first, second)
         if out is not None:
+            from becausal.batch.export import write_output
             from becausal.batch.pages import render_difference
 
-            write_page(out, render_difference(difference, first, second))
+            write_output(out, render_difference(difference, first, second).encode("utf-8"))
         warn_unreadable(first, second)
     if as_json:
         write_json(difference.record())
@@ -207,10 +209,3 @@ def print_difference(difference: "RunDifference", out: Path | None) -> None:
     if out is not None:
         facts.append(("page", str(out)))
     print_facts(console, list(facts))
-
-
-def write_page(path: Path, text: str) -> None:
-    from becausal.batch.export import make_parent
-
-    make_parent(path)
-    write_file(path, text.encode("utf-8"))
