@@ -27,14 +27,13 @@ from becausal.api.explanation import Explanation
 from becausal.batch import local, store, work
 from becausal.batch.inputs import find_inputs
 from becausal.batch.local import InProcessPool, ProcessPool
-from becausal.batch.overview import make_overview
-from becausal.batch.progress import ProgressMeter, format_duration, format_progress
+from becausal.batch.overview import Overview
 from becausal.batch.reading import BatchRun
 from becausal.batch.records import BatchJob, BatchTask, InputItem, TaskDone, TaskFailed, TaskLost, WorkerReady
-from becausal.batch.run import MAX_MODEL_FAILURES, run_batch
+from becausal.batch.rows import box_mask, compare_with_boxes
+from becausal.batch.run import MAX_MODEL_FAILURES, ProgressMeter, format_duration, format_progress, run_batch
 from becausal.batch.settings import by_option, list_changes, settings_of
 from becausal.batch.store import folder_of
-from becausal.batch.truth import box_mask, compare_with_boxes
 from becausal.core.errors import AnswerError, InputError, ModelError, OutputError
 from becausal.core.frames import Frame
 from becausal.interfaces.cli.app import main
@@ -269,7 +268,7 @@ def test_images_without_a_box_of_their_label_are_counted_by_code(here):
     with sqlite3.connect(run / "index.sqlite") as index:
         index.execute("UPDATE images SET note = 'in other words' WHERE note IS NOT NULL")
     with BatchRun(run) as opened:
-        overview = make_overview(opened)
+        overview = Overview(opened)
     assert (overview.judged, overview.wrong_count) == (2, 1)
 
 

@@ -23,10 +23,10 @@ from PIL import Image
 import becausal
 from becausal.api import Request
 from becausal.api.explanation import Explanation
+from becausal.batch.differences import pair_boxes
 from becausal.batch.index import folder_of
 from becausal.batch.inputs import find_inputs
 from becausal.batch.local import InProcessPool, ProcessPool
-from becausal.batch.matching import pair_boxes
 from becausal.batch.ray import RayWorker
 from becausal.batch.reading import BatchRun
 from becausal.batch.records import BatchJob, TaskDone

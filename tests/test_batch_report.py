@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from batch_toys import MODEL, draw, write_coco, write_pictures
-from becausal.batch.overview import histogram, make_overview, take_evenly
+from becausal.batch.overview import Overview, histogram, take_evenly
 from becausal.batch.reading import BatchRun
 from becausal.batch.store import folder_of
 from becausal.interfaces.cli.app import main
@@ -79,7 +79,7 @@ def test_the_page_has_every_picture_in_its_table(page, place):
 
 def test_the_page_finds_explanations_outside_of_their_object(page, place):
     with BatchRun(place / "one") as run:
-        overview = make_overview(run)
+        overview = Overview(run)
         rows = {row["id"]: row for row in run.rows()}
     assert {row["id"] for row in overview.outside} == {2, 8, 11}
     assert (overview.judged, overview.outside_count) == (10, 3)

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from batch_toys import MODEL, NAMES, QUICK, draw, open_store, toy_job, write_coco, write_pictures
-from becausal.batch import connections
+from becausal.batch import opening
 from becausal.batch.reading import BatchRun
 from becausal.batch.records import TaskFailed
 from becausal.batch.settings import hash_files
@@ -451,7 +451,7 @@ def read_all(run, place, capsys):
 def test_reading_leaves_no_files_behind(here, capsys, monkeypatch):
     assert batch("shots", "--out", "run") == 0
     read_all(here / "run", here, capsys)
-    monkeypatch.setattr(connections, "_is_writable", lambda folder: False)  # as on a read-only disk
+    monkeypatch.setattr(opening, "_is_writable", lambda folder: False)  # as on a read-only disk
     read_all(here / "run", here, capsys)
 
 
@@ -462,7 +462,7 @@ def test_a_log_left_by_a_crash_is_read_on_a_read_only_disk(here, monkeypatch):
     shutil.copytree("run", "copy")  # as if the driver had been killed here
     opened.close()
     assert Path("copy/index.sqlite-wal").stat().st_size
-    monkeypatch.setattr(connections, "_is_writable", lambda folder: False)
+    monkeypatch.setattr(opening, "_is_writable", lambda folder: False)
     before = listing(here / "copy")
     assert rows_of(here / "copy")[7]["error"] == "as a test"
     assert listing(here / "copy") == before

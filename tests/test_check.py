@@ -13,8 +13,8 @@ from PIL import Image
 
 import becausal
 from batch_toys import MODEL, write_coco, write_pictures
+from becausal.batch.differences import match_runs
 from becausal.batch.index import folder_of
-from becausal.batch.matching import match_runs
 from becausal.batch.reading import BatchRun
 from becausal.batch.rules import read_rules
 from becausal.core.errors import InputError, OptionError, OutputError

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
 from xml.etree import ElementTree
@@ -11,8 +12,9 @@ from PIL import Image
 
 import becausal
 from batch_toys import MODEL, draw, write_coco, write_pictures
-from becausal.batch.check_files import format_junit, format_markdown
-from becausal.batch.verdicts import Offender, RuleVerdict, Verdict
+from becausal.batch.evidence import FixedRegion
+from becausal.batch.rules import RULES, Judgement
+from becausal.batch.verdicts import Offender, RuleVerdict, Verdict, format_junit, format_markdown
 from becausal.interfaces.cli.app import main
 from check_toys import make_run
 
@@ -315,3 +317,48 @@ def test_a_verdict_explains_itself_in_a_test(here):
     assert "outside: broken: 3 of 9 images" in str(caught.value)
     assert "p02.png: 0 % inside" in str(caught.value)
     assert repr(verdict) == "<Verdict run: 1 of 2 rules broken>"
+
+
+# A rule of one's own
+
+
+@dataclass(frozen=True, kw_only=True)
+class DarkRule:
+    """An imaginary rule: the whole of what a new one needs, besides its row in `RULES`."""
+
+    at_least: float
+    max_share: float = 0.05
+    needs_baseline = False
+    breach = "the label is dark"
+
+    def judge(self, image):
+        value = float(image.row["label"] != "dark")
+        return Judgement(value, value < self.at_least, -value, "dark, indeed")
+
+    def missing(self, run, folder):
+        return f"{run} has no light"
+
+    def place(self, places):
+        return FixedRegion(0, 0, 4, 4)
+
+
+def test_a_rule_is_one_class_and_one_row(here, monkeypatch, capsys):
+    """ARCHITECTURE.md: the reader, the output, JSON, JUnit, Markdown and the page find it there."""
+    monkeypatch.setitem(RULES, "dark", DarkRule)
+    run = make_run(here / "dark", [{"label": "dark"}, {"label": "dark"}, {"label": "light"}])
+    words = ["check", run.name, *write_rules("[dark]\nat_least = 0.5\n")]
+    assert main([*words, "--junit", "dark.xml", "--markdown", "dark.md", "--page", "dark.html"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "dark" in next(line for line in lines if "broken  2 of 3 images" in line and "the label is dark" in line)
+    assert "000000.png: dark, indeed" in "".join(lines)
+    assert main([*words, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["rules"][-1]
+    assert (found["name"], found["broken"], found["limit"], found["breach"]) == ("dark", 2, 0.05, "the label is dark")
+    case = parse(Path("dark.xml").read_bytes()).find("testsuite/testcase[@name='dark']/failure")
+    assert "000001.png: dark, indeed" in case.text
+    assert "| ❌ | dark | 2 of 3 images" in Path("dark.md").read_text(encoding="utf-8")
+    page = Path("dark.html").read_text(encoding="utf-8").split("<h2>Dark")[1]
+    assert page.count("<figure") == 2
+    assert "The region is outlined in amber." in page
+    assert main(["check", run.name, *write_rules("[dark]\nlimit = 1\n")]) == 2
+    assert "unknown field dark.limit; expected at_least, max_share" in capsys.readouterr().err

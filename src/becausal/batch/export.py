@@ -36,19 +36,19 @@ def export_run(run: BatchRun, path: Path, form: str) -> int:
         nonlocal count
         count = WRITERS[form](run, part)
 
-    make_parent(path)
-    write_file(path, write)
+    write_output(path, write)
     return count
 
 
-def make_parent(path: Path) -> None:
-    """Make the folder of a file that is to be written. Raises OutputError where there can be no such file."""
+def write_output(path: Path, content: bytes | Callable[[Path], None]) -> None:
+    """Write a file that the user named, and make its folder. Raises OutputError where there can be no such file."""
     try:
         if not path.name or path.is_dir():
             raise OutputError(f"cannot write {path}: it is a folder; give the name of a file")
         path.parent.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         raise OutputError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
+    write_file(path, content)
 
 
 def write_csv(run: BatchRun, path: Path) -> int:

@@ -51,7 +51,7 @@ RESULTS = {
     "seconds": "REAL",
     "inside": "REAL",  # share of the explanation in the object's boxes
     "by_chance": "REAL",  # share of the view in the object's boxes
-    "note_code": "TEXT",  # why there is no comparison with boxes, see `truth.NoteCode`
+    "note_code": "TEXT",  # why there is no comparison with boxes, see `rows.NoteCode`
     "note": "TEXT",  # the same for people
 }
 COLUMNS = ("id", "image", "state", *RESULTS, "error", "tries", "truth", "boxes", "box_size", "finished")

@@ -3,7 +3,6 @@
 import os
 import signal
 from collections.abc import Iterable, Iterator
-from itertools import chain
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -16,18 +15,13 @@ from becausal.batch.records import (
     BatchJob,
     BatchTask,
     ModelCheck,
-    TaskFailed,
-    TaskLost,
     TaskResult,
     WorkerFailed,
     WorkerReady,
 )
-from becausal.batch.work import MAX_REASON, explain_tasks, open_model
+from becausal.batch.work import MAX_START_CRASHES, explain_tasks, give_up, open_model, try_open_model
 from becausal.core.contracts import AsyncClassifier, Classifier
-from becausal.core.errors import BecausalError, ModelError
-from becausal.core.text import one_line
-
-MAX_START_CRASHES = 3  # consecutive crashes of workers that had not loaded the model yet
+from becausal.core.errors import ModelError
 
 
 class InProcessPool:
@@ -44,20 +38,12 @@ class InProcessPool:
 
     def results(self, tasks: Iterable[BatchTask], *, one_at_a_time: bool = False) -> Iterator[TaskResult]:
         """See `WorkerPool`."""
-        waiting = iter(tasks)
-        first = next(waiting, None)
-        if first is None:
-            return
-        waiting = chain([first], waiting)
         if self._classifier is None:
             classifier, ready = open_model(self._job)
             self._check(ready)
             self._classifier = classifier
-        if not one_at_a_time:
-            yield from explain_tasks(waiting, self._classifier, self._job, width=self._width)
-            return
-        for task in waiting:
-            yield from explain_tasks([task], self._classifier, self._job, width=1)
+        for part in ([task] for task in tasks) if one_at_a_time else [tasks]:
+            yield from explain_tasks(part, self._classifier, self._job, width=1 if one_at_a_time else self._width)
 
     def isolated(self) -> "ProcessPool":
         """A pool for the same job in one process of its own, for images that may have ended this process before."""
@@ -70,7 +56,9 @@ class InProcessPool:
 class ProcessPool:
     """A pool of worker processes, each with its own model. A process that dies is replaced, and its tasks are lost.
 
-    The processes are spawned, so a script that uses this class needs `if __name__ == "__main__":`.
+    The processes are spawned, so a script that uses this class needs `if __name__ == "__main__":`. An executor of
+    `concurrent.futures` would not do: a process that dies breaks all of it and takes its exit status along, a task has one
+    result at its end, where here images share batches and each is stored as it comes, and workers outlive a killed driver.
     """
 
     feeds_device = False
@@ -84,10 +72,6 @@ class ProcessPool:
         waiting = iter(tasks)
         width = 1 if one_at_a_time else self._width
         max_tasks = 1 if one_at_a_time else 2 * (self._width or ASSUMED_WIDTH) + 1  # a worker never waits for the driver
-        first = next(waiting, None)
-        if first is None:
-            return
-        waiting = chain([first], waiting)
         for _ in range(self._workers):
             self._start(width)
         start_crashes = 0
@@ -97,8 +81,11 @@ class ProcessPool:
                 try:
                     message = worker.connection.recv()
                 except (EOFError, OSError):
-                    start_crashes += 0 if worker.is_ready else 1
-                    yield from self._handle_crash(worker, start_crashes, one_at_a_time=one_at_a_time)
+                    start_crashes += not worker.is_ready
+                    reason = f"the worker process died, exit status {_describe_status(self._remove(worker))}"
+                    if start_crashes >= MAX_START_CRASHES:
+                        raise ModelError(f"{reason}, before it had loaded the model: not enough memory?") from None
+                    yield from give_up(worker.tasks.values(), reason, one_at_a_time=one_at_a_time)
                     if not worker.is_closing:
                         self._start(width)
                     continue
@@ -119,16 +106,6 @@ class ProcessPool:
         for worker in list(self._processes.values()):
             worker.process.kill()
             self._remove(worker)
-
-    def _handle_crash(
-        self, worker: "_WorkerProcess", start_crashes: int, *, one_at_a_time: bool
-    ) -> Iterator[TaskFailed | TaskLost]:
-        """Remove a dead worker and give up its tasks. Raises ModelError when workers keep crashing at the start."""
-        reason = f"the worker process died, exit status {_describe_status(self._remove(worker))}"
-        if start_crashes >= MAX_START_CRASHES:
-            raise ModelError(f"{reason}, before it had loaded the model: not enough memory?") from None
-        for task in worker.tasks.values():
-            yield TaskFailed(task.id, f"{reason}, with this image alone") if one_at_a_time else TaskLost(task.id, reason)
 
     def _start(self, width: int | None) -> None:
         context = get_context("spawn")
@@ -183,13 +160,9 @@ def serve(connection: "Connection[Any, Any]", job: BatchJob, width: int | None) 
         signal.signal(number, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the driver decides
     inbox: SimpleQueue[BatchTask | None] = SimpleQueue()
     Thread(target=_receive, args=(connection, inbox), daemon=True).start()
-    try:
-        classifier, ready = open_model(job)
-    except BecausalError as error:
-        connection.send(WorkerFailed(one_line(error, MAX_REASON)))
-        return
-    connection.send(ready)
-    while (first := inbox.get()) is not None:
+    classifier, message = try_open_model(job)
+    connection.send(message)
+    while classifier is not None and (first := inbox.get()) is not None:
         for result in explain_tasks(_drain(first, inbox), classifier, job, width=width):
             connection.send(result)
 
@@ -204,7 +177,10 @@ def _receive(connection: "Connection[Any, Any]", inbox: "SimpleQueue[BatchTask |
 
 
 def _drain(first: BatchTask, inbox: "SimpleQueue[BatchTask | None]") -> Iterator[BatchTask]:
-    """The first task and those already queued; a None is put back for the loop in `serve`."""
+    """The first task and those already queued; a None is put back for the loop in `serve`.
+
+    It never waits for more: the driver sends the next task after a result, and a search would wait for both.
+    """
     task: BatchTask | None = first
     while task is not None:
         yield task

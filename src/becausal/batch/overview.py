@@ -1,13 +1,11 @@
 """Summary of a run: distributions, labels, largest and smallest explanations, and those outside their object."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 import numpy as np
 
-from becausal.batch.progress import describe_completion
 from becausal.batch.reading import BatchRun, IndexRow
 from becausal.batch.rows import corners_of, count_reasons
 
@@ -38,100 +36,62 @@ class LabelSummary:
     outside: int | None
 
 
-@dataclass(frozen=True)
 class Overview:
-    """Summary of a run.
+    """Summary of a run, for its page.
 
-    settings: by option name. seconds, calls: sums. cut_short: searches that stopped early. judged: explanations with
-    boxes of their label; outside_count of them lie outside, the worst of which are in outside. wrong_count: images
-    without a box of their label. rows: all rows, or the first ones of a very large run; total: number of images. notes: what
-    the model had to assume. completion: how far the run is, as text. is_limited: all images of the last start's --limit
-    were tried. has_levels: some explanations keep more than the label, and have a level inside that keeps the label alone.
-    unit: what a row is about, image or box. explained: number of explanations; explained_images: of how many images.
-    is_detector: explanations are of boxes. per_image: see `BatchRun`. row_count: number of rows, kept or not.
-    """
-
-    name: str
-    settings: dict[str, Any]
-    started: str
-    counts: dict[str, int]
-    seconds: float
-    calls: int
-    histograms: dict[str, Histogram]
-    classes: tuple[LabelSummary, ...]
-    reasons: tuple[tuple[str, int], ...]
-    largest: tuple[IndexRow, ...]
-    smallest: tuple[IndexRow, ...]
-    sample: tuple[IndexRow, ...]
-    cut_short: int = 0
-    outside: tuple[IndexRow, ...] = ()
-    judged: int = 0
-    outside_count: int = 0
-    wrong_count: int = 0
-    mean_inside: float | None = None
-    mean_by_chance: float | None = None
-    rows: tuple[IndexRow, ...] = field(default=(), repr=False)
-    total: int = 0
-    notes: tuple[str, ...] = ()
-    completion: str = "complete"
-    is_limited: bool = False
-    has_levels: bool = False
-    unit: str = "image"
-    explained: int = 0
-    explained_images: int = 0
-    is_detector: bool = False
-    per_image: int = 1
-    row_count: int = 0
-
-
-def make_overview(
-    run: BatchRun, *, thumbs: int = 120, extremes: int = 8, outside: int = 40, below: float = OUTSIDE, max_rows: int = 20_000
-) -> Overview:
-    """Read a run and summarise it.
-
-    thumbs: images in the evenly spaced sample. extremes: number of largest, and of smallest, explanations. outside:
-    maximum number of explanations outside their object, those with less than a share `below` of their pixels on it.
+    thumbs: images in the evenly spaced sample. extremes: number of largest, and of smallest, explanations. outside: maximum
+    number of explanations outside their object that are kept, those with less than a share `below` of their pixels on it.
     max_rows: maximum number of rows kept.
     """
-    counts = run.count()
-    limit = None if run.limit is None or run.count(run.limit)["waiting"] else run.limit
-    done = list(run.rows("state = 'done'"))
-    by_size = sorted(done, key=lambda row: (row["size"], row["id"]))
-    judged = [row for row in done if row["inside"] is not None]
-    missed = sorted((row for row in judged if row["inside"] < below), key=lambda row: (row["inside"], -row["size"]))
-    return Overview(
-        name=run.folder.name,
-        settings=run.options,
-        started=run.started,
-        counts=counts,
-        seconds=sum(row["seconds"] for row in done),
-        calls=sum(row["calls"] for row in done),
-        histograms={name: histogram(row[name] for row in done) for name in MEASURES},
-        classes=summarise_labels(done, below),
-        reasons=tuple(count_reasons((row["error"], row["image"]) for row in run.rows("state = 'failed'"))),
-        largest=tuple(reversed(by_size[-extremes:])),
-        smallest=tuple(by_size[:extremes]),
-        sample=tuple(take_evenly(done, thumbs)),
-        cut_short=sum(row["stopped_by"] != "finished" for row in done),
-        outside=tuple(missed[:outside]),
-        judged=len(judged),
-        outside_count=len(missed),
-        wrong_count=sum(row["note_code"] == "label_without_box" for row in done),
-        mean_inside=_mean(row["inside"] for row in judged),
-        mean_by_chance=_mean(row["by_chance"] for row in judged),
-        rows=tuple(run.rows(limit=max_rows)),
-        total=sum(counts.values()),
-        notes=run.notes,
-        completion=describe_completion(counts, limit),
-        is_limited=limit is not None and counts["waiting"] > 0,
-        has_levels=any(row["label_size"] is not None and row["level"] != "label" for row in done),
-        unit=run.unit,
-        explained=len(done),
-        explained_images=len({row["id"] // run.per_image for row in done}),
-        is_detector=any(corners_of(row) is not None for row in done),
-        per_image=run.per_image,
-        row_count=run.count_rows(),
-    )
+
+    def __init__(
+        self,
+        run: BatchRun,
+        *,
+        thumbs: int = 120,
+        extremes: int = 8,
+        outside: int = 40,
+        below: float = OUTSIDE,
+        max_rows: int = 20_000,
+    ) -> None:
+        counts = run.count()
+        limit = None if run.limit is None or run.count(run.limit)["waiting"] else run.limit
+        done = list(run.rows("state = 'done'"))
+        by_size = sorted(done, key=lambda row: (row["size"], row["id"]))
+        judged = [row for row in done if row["inside"] is not None]
+        missed = sorted((row for row in judged if row["inside"] < below), key=lambda row: (row["inside"], -row["size"]))
+        self.name, self.settings, self.started, self.notes = run.folder.name, run.options, run.started, run.notes
+        self.unit, self.per_image = run.unit, run.per_image
+        self.counts, self.total = counts, sum(counts.values())  # of images
+        self.completion = describe_completion(counts, limit)
+        self.is_limited = limit is not None and counts["waiting"] > 0  # all images of the last start's --limit were tried
+        self.explained, self.explained_images = len(done), len({row["id"] // run.per_image for row in done})
+        self.is_detector = any(corners_of(row) is not None for row in done)
+        self.has_levels = any(row["label_size"] is not None and row["level"] != "label" for row in done)
+        self.calls = sum(row["calls"] for row in done)
+        self.cut_short = sum(row["stopped_by"] != "finished" for row in done)
+        self.histograms = {name: histogram(row[name] for row in done) for name in MEASURES}
+        self.classes = summarise_labels(done, below)
+        self.reasons = count_reasons((row["error"], row["image"]) for row in run.rows("state = 'failed'"))
+        self.largest, self.smallest = list(reversed(by_size[-extremes:])), by_size[:extremes]
+        self.sample = take_evenly(done, thumbs)
+        self.judged = len(judged)  # explanations with boxes of their label
+        self.outside, self.outside_count = missed[:outside], len(missed)
+        self.wrong_count = sum(row["note_code"] == "label_without_box" for row in done)
+        self.mean_inside = _mean(row["inside"] for row in judged)
+        self.mean_by_chance = _mean(row["by_chance"] for row in judged)
+        self.rows, self.row_count = list(run.rows(limit=max_rows)), run.count_rows()
+
+
+def describe_completion(counts: Mapping[str, int], limit: int | None = None) -> str:
+    """E.g. `complete`, `1 of 8 images explained, limited to the first 1`, `3 of 8 images explained, 5 waiting`.
+
+    counts: of all images of the run. limit: of the last start, None for none or if images within it are waiting.
+    """
+    if not counts["waiting"]:
+        return "complete"
+    text = f"{counts['done']:,} of {sum(counts.values()):,} images explained"
+    return f"{text}, {counts['waiting']:,} waiting" if limit is None else f"{text}, limited to the first {limit:,}"
 
 
 def histogram(values: Iterable[float | None]) -> Histogram:
@@ -162,7 +122,7 @@ def _summarise(label: str, group: list[IndexRow], below: float) -> LabelSummary:
         median(row["size"] for row in group),
         median(confidence) if confidence else None,
         median(row["calls"] for row in group),
-        sum(inside) / len(inside) if inside else None,
+        _mean(inside),
         sum(share < below for share in inside) if inside else None,
     )
 

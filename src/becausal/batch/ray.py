@@ -13,7 +13,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 from becausal.batch.records import (
@@ -28,15 +28,14 @@ from becausal.batch.records import (
     WorkerFailed,
     WorkerReady,
 )
-from becausal.batch.work import MAX_REASON, explain_tasks, open_model
-from becausal.core.errors import BecausalError, InputError, MissingExtraError, ModelError
+from becausal.batch.work import MAX_START_CRASHES, explain_tasks, give_up, try_open_model
+from becausal.core.errors import InputError, MissingExtraError, ModelError
 from becausal.core.text import one_line
 
 CHUNK = 4  # tasks per chunk, for each image that is explained concurrently
 MIN_CHUNK = 4  # fewer tasks would share no batches
 MAX_CHUNKS = 2  # chunks an actor holds at a time
 CONNECT_TIMEOUT = 10.0  # seconds to wait for a cluster to accept a connection
-MAX_START_CRASHES = 3  # consecutive crashes of actors that had not loaded the model yet
 
 
 class RayWorker:
@@ -50,11 +49,8 @@ class RayWorker:
         """Load the model and report its facts."""
         if os.path.isdir(self._job.folder):
             os.chdir(self._job.folder)  # relative paths of the model refer to it
-        try:
-            self._classifier, ready = open_model(self._job)
-        except BecausalError as error:
-            return WorkerFailed(one_line(error, MAX_REASON))
-        return ready
+        self._classifier, message = try_open_model(self._job)
+        return message
 
     def explain(self, tasks: list[BatchTask]) -> Iterator[TaskResult]:
         """One result per task, which Ray sends as it comes."""
@@ -94,10 +90,7 @@ class RayPool:
         width, max_chunks = (1, 1) if one_at_a_time else (self._width, MAX_CHUNKS)
         size = 1 if width == 1 else CHUNK * (width or ASSUMED_WIDTH)  # larger chunks help only if images share batches
         chunks = split_fairly(tasks, size, self._workers)
-        first = next(chunks, None)
-        if first is None:
-            return
-        chunks, start_crashes, is_over = chain([first], chunks), 0, False
+        start_crashes, is_over = 0, False
         for _ in range(self._workers):
             self._start(width)
         while self._busy or not is_over:
@@ -114,9 +107,7 @@ class RayPool:
                 start_crashes += is_start
                 if start_crashes >= MAX_START_CRASHES:
                     raise ModelError(f"{reason}; it had not loaded the model yet: not enough memory?") from None
-                for task in self._dismiss(actor):
-                    alone = f"{reason}, with this image alone"
-                    yield TaskFailed(task.id, alone) if one_at_a_time else TaskLost(task.id, reason)
+                yield from give_up(self._dismiss(actor), reason, one_at_a_time=one_at_a_time)
                 if not is_over:
                     self._start(width)
                 continue

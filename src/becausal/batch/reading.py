@@ -7,7 +7,6 @@ from typing import Any
 
 from becausal.api.explanation import Explanation
 from becausal.api.saved import read_visible
-from becausal.batch.connections import connect_reader
 from becausal.batch.index import (
     COLUMNS,
     INDEX,
@@ -18,9 +17,10 @@ from becausal.batch.index import (
     parse_boxes,
     read_header,
 )
+from becausal.batch.opening import connect_reader
 from becausal.batch.records import Box
+from becausal.batch.rows import boxes_for_label
 from becausal.batch.settings import DIRECTORY, by_option, list_changes, rows_per_image
-from becausal.batch.truth import boxes_for_label
 from becausal.core.contracts import Visible
 from becausal.core.errors import OutputError
 from becausal.core.files import path_inside

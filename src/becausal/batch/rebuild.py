@@ -17,7 +17,6 @@ from typing import Any
 
 from becausal.api.explanation import Explanation
 from becausal.api.origins import hash_file
-from becausal.batch.connections import connect
 from becausal.batch.index import (
     BOX_FOLDER,
     ERROR_FILE,
@@ -29,6 +28,7 @@ from becausal.batch.index import (
     write_stamps,
 )
 from becausal.batch.inputs import Inputs
+from becausal.batch.opening import connect
 from becausal.batch.records import InputItem
 from becausal.batch.rows import make_row, stamp_of
 from becausal.batch.settings import ALL, by_option, list_changes, rows_per_image, to_json

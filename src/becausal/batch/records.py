@@ -123,7 +123,7 @@ class WorkerPool(Protocol):
     def feeds_device(self) -> bool: ...
 
     def results(self, tasks: Iterable[BatchTask], *, one_at_a_time: bool = False) -> Iterator[TaskResult]:
-        """One result per task.
+        """One result per task, of which there is at least one: workers are started at once.
 
         one_at_a_time: never two tasks in one worker at once, so that a crash can be attributed to its image.
         Raises ModelError when no worker can load the model.

@@ -1,18 +1,91 @@
-"""The rules of `becausal check`: read from a TOML file, checked field by field."""
+"""The rules of `becausal check`: what each one judges, and how a TOML file is read.
+
+A rule is one class here and one row of `RULES`. The file reader, the output, JSON, JUnit and the page follow.
+"""
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from becausal.batch.evidence import BoxFile, Evidence, FixedRegion, MaskFolder, MaskImage, Place, Places, RunBoxes
 from becausal.core.errors import OptionError
 from becausal.core.files import open_regular
-from becausal.core.schema import read_fields
+from becausal.core.schema import read_fields, read_value
 from becausal.core.text import one_line, reason_of
+from becausal.render.wording import format_share
 
 MOST_BYTES = 1 << 20  # of a rules file
 MAX_SHARE = 0.05  # default limit: share of the images that may break a rule
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a rule says of one image: the number it measured, in words too, and whether that breaks the rule.
+
+    badness: sorts the images that break the rule: the higher, the worse.
+    """
+
+    value: float
+    is_breach: bool
+    badness: float
+    detail: str
+
+
+class Rule(Protocol):
+    """A rule, with its options as fields: a frozen dataclass that `read_fields` can read. Fields that are floats are shares.
+
+    max_share: of the images that may break it. needs_baseline: whether two runs are compared. breach: what breaks it, as a
+    phrase.
+    """
+
+    needs_baseline: bool
+
+    @property
+    def max_share(self) -> float: ...
+
+    @property
+    def breach(self) -> str: ...
+
+    def judge(self, image: Evidence) -> Judgement | None:
+        """What it finds in an image; None where it cannot be judged."""
+        ...
+
+    def missing(self, run: Path, folder: Path) -> str:
+        """Why no image of a run could be judged; folder: see `CheckRules`."""
+        ...
+
+    def place(self, places: Places) -> Place | None:
+        """The part of an image it is about, outlined on the page. Raises InputError for files that cannot be read."""
+        ...
+
+
+def _at_least(limit: float, value: float, detail: str) -> Judgement:
+    return Judgement(value, value < limit, -value, detail)
+
+
+def _at_most(limit: float, value: float, detail: str) -> Judgement:
+    return Judgement(value, value > limit, value, detail)
+
+
+def _check_shares(rule: Any) -> None:
+    """Raise OptionError for a number that is no share; all numbers of rules are shares, `max_share` comes first."""
+    for name, value in reversed(vars(rule).items()):
+        if isinstance(value, float | int) and not 0 <= value <= 1:
+            raise OptionError(f"{name} is {value:g}, expected a share from 0 to 1")
+
+
+def _nothing_explained(rule: Rule, run: Path, folder: Path) -> str:
+    return f"no image of {run} was explained"
+
+
+def _nothing_matched(rule: Rule, run: Path, folder: Path) -> str:
+    return f"no image was explained both in {run} and in the baseline; images are matched by path, or by content"
+
+
+def _nowhere(rule: Rule, places: Places) -> None:
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +99,33 @@ class OutsideRule:
     boxes: str | None = None
     masks: str | None = None
     max_share: float = MAX_SHARE
+    needs_baseline = False
 
     def __post_init__(self) -> None:
-        _check_share(self, "max_share", "below")
+        _check_shares(self)
         if self.boxes is not None and self.masks is not None:
             raise OptionError("boxes and masks were given: give one of them")
+
+    @property
+    def breach(self) -> str:
+        where = "boxes" if self.masks is None else "mask"
+        return f"less than {format_limit(self.below)} of the explanation is inside the object's {where}"
+
+    def judge(self, image: Evidence) -> Judgement | None:
+        share = self.place(image.places).share(image) if image.is_explained else None
+        return None if share is None else _at_least(self.below, share, f"{format_share(share)} inside")
+
+    def missing(self, run: Path, folder: Path) -> str:
+        if self.boxes is not None:
+            return f"{folder / self.boxes} has no boxes of the labels of the images of {run}"
+        if self.masks is not None:
+            return f"{folder / self.masks} has no masks of the images of {run}: expected NAME.png for NAME.jpg"
+        return f"no image of {run} has boxes of its label: explain a COCO file, or set boxes or masks"
+
+    def place(self, places: Places) -> Place:
+        if self.boxes is not None:
+            return places.open(BoxFile, self.boxes)
+        return RunBoxes() if self.masks is None else places.open(MaskFolder, self.masks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,13 +139,27 @@ class ForbiddenRule:
     mask: str | None = None
     at_most: float = 0.0
     max_share: float = MAX_SHARE
+    needs_baseline = False
+    missing = _nothing_explained
 
     def __post_init__(self) -> None:
-        _check_share(self, "max_share", "at_most")
+        _check_shares(self)
         if (self.region is None) == (self.mask is None):
             raise OptionError("give either region = [left, top, width, height] or mask = FILE.png")
         if self.region is not None and (len(self.region) != 4 or min(self.region[2:]) < 1):
             raise OptionError(f"region is {list(self.region)}, expected [left, top, width, height] in pixels")
+
+    @property
+    def breach(self) -> str:
+        amount = f"more than {format_limit(self.at_most)}" if self.at_most else "a part"
+        return f"{amount} of the explanation is in the forbidden region"
+
+    def judge(self, image: Evidence) -> Judgement | None:
+        share = self.place(image.places).share(image) if image.is_explained else None
+        return None if share is None else _at_most(self.at_most, share, f"{format_share(share)} in the region")
+
+    def place(self, places: Places) -> Place:
+        return FixedRegion(*self.region) if self.region is not None else places.open(MaskImage, self.mask or "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +168,18 @@ class SizeRule:
 
     at_most: float
     max_share: float = MAX_SHARE
+    needs_baseline, missing, place = False, _nothing_explained, _nowhere
 
     def __post_init__(self) -> None:
-        _check_share(self, "max_share", "at_most")
+        _check_shares(self)
+
+    @property
+    def breach(self) -> str:
+        return f"the explanation is larger than {format_limit(self.at_most)} of the view"
+
+    def judge(self, image: Evidence) -> Judgement | None:
+        size = image.row["size"] if image.is_explained else None
+        return None if size is None else _at_most(self.at_most, size, f"{format_share(size)} of the view")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,14 +187,23 @@ class NecessaryRule:
     """At least a share `min_share` of the explanations is necessary: without them the label is lost."""
 
     min_share: float
+    needs_baseline, place = False, _nowhere
+    breach = "the label stays when the explanation is masked"
 
     def __post_init__(self) -> None:
-        _check_share(self, "min_share")
+        _check_shares(self)
 
     @property
     def max_share(self) -> float:
         """How many may not be necessary; rounded, since 1 - 0.9 is a little less than 0.1."""
         return round(1 - self.min_share, 12)
+
+    def judge(self, image: Evidence) -> Judgement | None:
+        is_necessary = image.row["necessary"]
+        return None if is_necessary is None else _at_least(1.0, float(is_necessary), "not necessary")
+
+    def missing(self, run: Path, folder: Path) -> str:
+        return f"no explanation of {run} was checked for necessity"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +211,17 @@ class LabelsRule:
     """Images with another label than in the baseline."""
 
     max_share: float = MAX_SHARE
+    needs_baseline, missing, place = True, _nothing_matched, _nowhere
+    breach = "the label is not the one of the baseline"
 
     def __post_init__(self) -> None:
-        _check_share(self, "max_share")
+        _check_shares(self)
+
+    def judge(self, image: Evidence) -> Judgement | None:
+        if image.earlier is None or not image.is_explained_twice:
+            return None
+        before, now = image.earlier["label"], image.row["label"]
+        return _at_least(1.0, float(before == now), f"{before} → {now}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,9 +230,18 @@ class OverlapRule:
 
     below: float = 0.3
     max_share: float = MAX_SHARE
+    needs_baseline, missing, place = True, _nothing_matched, _nowhere
 
     def __post_init__(self) -> None:
-        _check_share(self, "max_share", "below")
+        _check_shares(self)
+
+    @property
+    def breach(self) -> str:
+        return f"the explanation overlaps that of the baseline by less than {format_limit(self.below)}"
+
+    def judge(self, image: Evidence) -> Judgement | None:
+        overlap = image.overlap if image.is_explained_twice else None
+        return None if overlap is None else _at_least(self.below, overlap, f"overlap {format_share(overlap)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,38 +249,18 @@ class FailuresRule:
     """Images that were not explained: failed, not yet explained, or left out by --limit."""
 
     max_share: float = MAX_SHARE
+    needs_baseline, missing, place = False, _nothing_explained, _nowhere
+    breach = "the image was not explained"
 
     def __post_init__(self) -> None:
-        _check_share(self, "max_share")
+        _check_shares(self)
+
+    def judge(self, image: Evidence) -> Judgement:
+        return _at_most(0.0, float(not image.is_explained), image.why_not_explained)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckRules:
-    """The rules that are judged, None for the others. Every image must have been explained, if `failures` says nothing else.
-
-    confidence: of the intervals. folder: for relative paths.
-    """
-
-    outside: OutsideRule | None = None
-    forbidden: ForbiddenRule | None = None
-    size: SizeRule | None = None
-    necessary: NecessaryRule | None = None
-    labels: LabelsRule | None = None
-    overlap: OverlapRule | None = None
-    failures: FailuresRule = field(default_factory=lambda: FailuresRule(max_share=0.0))
-    confidence: float = 0.95
-    folder: Path = Path()
-
-    def __post_init__(self) -> None:
-        if not 0.5 <= self.confidence < 1:
-            raise OptionError(f"confidence is {self.confidence:g}, expected a number from 0.5 to below 1, e.g. 0.95")
-
-    @property
-    def needs_baseline(self) -> bool:
-        return self.labels is not None or self.overlap is not None
-
-
-KINDS: dict[str, type] = {
+#: The rules by the names of their tables, in the order of all output.
+RULES: dict[str, type[Rule]] = {
     "outside": OutsideRule,
     "forbidden": ForbiddenRule,
     "size": SizeRule,
@@ -145,6 +269,34 @@ KINDS: dict[str, type] = {
     "overlap": OverlapRule,
     "failures": FailuresRule,
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckRules:
+    """The rules that are judged, by name. Every image must have been explained, if `failures` says nothing else.
+
+    `rules.outside` is the rule of that name, None if it is not judged. confidence: of the intervals. folder: for relative
+    paths.
+    """
+
+    given: Mapping[str, Rule]
+    confidence: float = 0.95
+    folder: Path = Path()
+
+    def __post_init__(self) -> None:
+        if not 0.5 <= self.confidence < 1:
+            raise OptionError(f"confidence is {self.confidence:g}, expected a number from 0.5 to below 1, e.g. 0.95")
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in RULES:
+            raise AttributeError(name)
+        return self.by_name.get(name)
+
+    @property
+    def by_name(self) -> dict[str, Rule]:
+        """All rules that are judged, in the order of `RULES`."""
+        rules = {"failures": FailuresRule(max_share=0.0), **self.given}
+        return {name: rules[name] for name in RULES if name in rules}
 
 
 def read_rules(source: str | Path | Mapping[str, Any]) -> CheckRules:
@@ -172,36 +324,23 @@ def read_rules(source: str | Path | Mapping[str, Any]) -> CheckRules:
 
 
 def _make_rules(record: Mapping[str, Any], folder: Path) -> CheckRules:
-    known = {*KINDS, "confidence"}
+    known = {*RULES, "confidence"}
     if unknown := sorted(set(map(str, record)) - known):
         raise OptionError(f"unknown rule {one_line(unknown[0], 40)}; expected {', '.join(sorted(known))}")
-    if not set(KINDS) & set(record):
-        raise OptionError(f"there are no rules: expected tables of the names {', '.join(KINDS)}")
-    own = {name: value for name, value in record.items() if name == "confidence"}
-    made: dict[str, Any] = read_fields(_Confidence, own)
+    if not set(RULES) & set(record):
+        raise OptionError(f"there are no rules: expected tables of the names {', '.join(RULES)}")
+    confidence = read_value(record.get("confidence", 0.95), float, "confidence")
+    made = {}
     for name, value in record.items():
-        if name in KINDS:
-            values = read_fields(KINDS[name], value, name)
+        if name in RULES:
+            values = read_fields(RULES[name], value, name)
             try:
-                made[name] = KINDS[name](**values)
+                made[name] = RULES[name](**values)
             except OptionError as error:
                 raise OptionError(f"[{name}]: {error}") from None
-    return CheckRules(**made, folder=folder)
-
-
-@dataclass(frozen=True)
-class _Confidence:
-    """What stands outside of the tables, for `read_fields`."""
-
-    confidence: float = 0.95
+    return CheckRules(given=made, confidence=confidence, folder=folder)
 
 
 def format_limit(share: float) -> str:
     """A share as it was given, in per cent: 5 %, 0.1 %."""
     return f"{100 * share:g} %"
-
-
-def _check_share(rule: Any, *names: str) -> None:
-    for name in names:
-        if not 0 <= getattr(rule, name) <= 1:
-            raise OptionError(f"{name} is {getattr(rule, name):g}, expected a share from 0 to 1")

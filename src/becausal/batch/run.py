@@ -1,10 +1,12 @@
-"""Runs a batch: passes over the images that are waiting, were lost or have failed, until none is left to try."""
+"""Runs a batch: passes over the images that are waiting, were lost or have failed, until none is left; and its progress."""
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from itertools import chain
 
 from becausal.batch.local import InProcessPool
 from becausal.batch.records import BatchTask, TaskDone, TaskFailed, TaskLost, WorkerPool
@@ -14,6 +16,8 @@ from becausal.core.errors import AnswerError, BecausalError
 MAX_MODEL_FAILURES = 50  # consecutive images on which the model fails before the run stops
 WRITERS = 4  # threads that write files while a device is fed
 MAX_UNSTORED = 32  # results that may wait for their files
+WINDOW = 120.0  # seconds over which the rate is measured
+MAX_MARKS = 512
 
 
 @dataclass(frozen=True)
@@ -77,9 +81,12 @@ class _BatchRunner:
         """Explain tasks and store the results; returns the reasons of those that were lost."""
         lost: dict[int, str] = {}
         unstored: _Unstored = deque()
+        waiting = self._until_stopped(pool, tasks)
+        if (first := next(waiting, None)) is None:
+            return lost  # and no worker is started
         with ThreadPoolExecutor(WRITERS, "writer") as threads:
             try:
-                for result in pool.results(self._until_stopped(pool, tasks), one_at_a_time=one_at_a_time):
+                for result in pool.results(chain([first], waiting), one_at_a_time=one_at_a_time):
                     if isinstance(result, TaskLost):
                         lost[result.id] = result.reason
                         continue
@@ -125,3 +132,58 @@ class _BatchRunner:
                 f"the run was stopped because the model failed on {MAX_MODEL_FAILURES} images in a row, last with: "
                 f"{result.reason}; add --retry 1 to try these images again"
             )
+
+
+class ProgressMeter:
+    """Measures the rate over the last two minutes: long enough to be stable, short enough to follow a change.
+
+    total: number of images. done: images finished in earlier starts.
+    """
+
+    def __init__(self, total: int, done: int = 0, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.total, self.done = total, done
+        self._clock = clock
+        self._marks: deque[tuple[float, int]] = deque([(clock(), done)], maxlen=MAX_MARKS)
+
+    def step(self) -> None:
+        """Count another finished image."""
+        self.done += 1
+        self.total = max(self.total, self.done)  # images that are retried count again
+        now = self._clock()
+        self._marks.append((now, self.done))
+        while len(self._marks) > 2 and now - self._marks[0][0] > WINDOW:
+            self._marks.popleft()
+
+    @property
+    def rate(self) -> float:
+        """Images per second; 0 if unknown."""
+        (then, before), (now, after) = self._marks[0], self._marks[-1]
+        return (after - before) / (now - then) if now > then else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimated remaining time; None if unknown."""
+        return (self.total - self.done) / self.rate if self.rate > 0 else None
+
+
+def format_progress(meter: ProgressMeter) -> str:
+    """E.g. `1,234 of 10,000, 3.1 images/s, 47 min left`."""
+    parts = [f"{meter.done:,} of {meter.total:,}"]
+    if (rate := meter.rate) > 0:
+        parts.append(f"{rate:.1f} images/s" if rate >= 1 else f"{60 * rate:.1f} images/min")
+    if meter.seconds_left is not None and meter.done < meter.total:
+        parts.append(f"{format_duration(meter.seconds_left)} left")
+    return ", ".join(parts)
+
+
+def format_duration(seconds: float) -> str:
+    """E.g. 40 s, 12 min, 3 h 05 min, 2 d 4 h."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    hours = round(minutes / 60)
+    return f"{hours // 24} d {hours % 24} h"

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from becausal.api.origins import hash_file
-from becausal.batch.connections import check_links, connect
 from becausal.batch.index import (
     BOX_FOLDER,
     INDEX,
@@ -40,7 +39,7 @@ from becausal.batch.index import (
     write_stamps,
 )
 from becausal.batch.inputs import Inputs
-from becausal.batch.lock import FolderLock
+from becausal.batch.opening import FolderLock, check_links, connect
 from becausal.batch.rebuild import COPY, REJECTED, check_same_run, make_header, now, rebuild_index, write_copy
 from becausal.batch.records import BatchTask, InputItem, TaskDone, TaskFailed, WorkerReady
 from becausal.batch.rows import count_reasons, stamp_of

@@ -1,21 +1,16 @@
-"""Judges a run by criteria, row by row: how many images break each rule, and whether that is too many."""
+"""The verdict on a run: for people, and as JSON, JUnit XML and Markdown for CI systems."""
 
-import heapq
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
+from xml.etree import ElementTree
 
-from becausal.batch.criteria import Criterion
-from becausal.batch.evidence import Evidence
-from becausal.batch.matching import match_runs
-from becausal.batch.reading import BatchRun
 from becausal.batch.rules import format_limit
-from becausal.core.intervals import wilson_interval
 from becausal.core.text import one_line
 from becausal.render.wording import format_count, format_share
 
 Outcome = Literal["holds", "broken", "not judged"]
-WORST = 24  # images per rule that are kept, to be shown
+LISTED = 10  # images that break a rule, named in a file
+_SIGNS = {"holds": "✅", "broken": "❌", "not judged": "⚠️"}
 
 
 @dataclass(frozen=True)
@@ -162,93 +157,63 @@ class Verdict:
         return "\n".join(lines)
 
 
-@dataclass
-class _Tally:
-    """Counts the images that break one rule, and keeps the worst."""
-
-    criterion: Criterion
-    judged: int = 0
-    broken: int = 0
-    skipped: int = 0
-    worst: list[tuple[float, int, Offender]] = field(default_factory=list)  # a heap: the least bad one first
-
-    def add(self, image: Evidence) -> None:
-        value = self.criterion.measure(image)
-        if value is None:
-            self.skipped += image.is_explained
-            return
-        self.judged += 1
-        if self.criterion.breaks(value):
-            self.broken += 1
-            rank = self.criterion.badness(value), -image.row["id"]
-            if len(self.worst) < WORST or rank > self.worst[0][:2]:
-                entry = (*rank, self._describe(image, value))
-                (heapq.heappush if len(self.worst) < WORST else heapq.heapreplace)(self.worst, entry)
-
-    def _describe(self, image: Evidence, value: float) -> Offender:
-        row, earlier = image.row, image.earlier if self.criterion.is_pair else None
-        detail = one_line(self.criterion.describe(image, value), 300)
-        detail = detail if row["box"] is None else f"box {row['box']}: {detail}"
-        return Offender(row["id"], row["image"], row["label"], value, detail, None if earlier is None else earlier["id"])
-
-    def close(self, confidence: float, strict: bool, unit: str) -> RuleVerdict:
-        low, high = wilson_interval(self.broken, self.judged, confidence) if self.judged else (0.0, 1.0)
-        outcome: Outcome = "not judged"
-        if self.judged:
-            outcome = "broken" if (self.broken / self.judged if strict else low) > self.criterion.limit else "holds"
-        return RuleVerdict(
-            name=self.criterion.name,
-            breach=self.criterion.breach,
-            outcome=outcome,
-            limit=self.criterion.limit,
-            judged=self.judged,
-            broken=self.broken,
-            skipped=self.skipped,
-            low=low,
-            high=high,
-            reason=None if self.judged else self.criterion.missing,
-            worst=tuple(offender for _, _, offender in sorted(self.worst, key=lambda entry: entry[:2], reverse=True)),
-            unit=unit,
-        )
+def format_junit(verdict: Verdict) -> bytes:
+    """The verdict as JUnit XML: one test case per rule; a broken rule is a failure, one that was not judged an error."""
+    counts = {
+        "tests": str(len(verdict.rules)),
+        "failures": str(sum(rule.outcome == "broken" for rule in verdict.rules)),
+        "errors": str(sum(rule.outcome == "not judged" for rule in verdict.rules)),
+    }
+    root = ElementTree.Element("testsuites", {"name": "becausal check", **counts})
+    about = {"name": f"becausal check {one_line(verdict.run)}", **counts, "skipped": "0"}
+    suite = ElementTree.SubElement(root, "testsuite", about)
+    for rule in verdict.rules:
+        case = ElementTree.SubElement(suite, "testcase", classname="becausal.check", name=rule.name)
+        if rule.outcome == "holds":
+            ElementTree.SubElement(case, "system-out").text = f"{rule.summary}\n"
+            continue
+        tag = "failure" if rule.outcome == "broken" else "error"
+        broken = ElementTree.SubElement(case, tag, message=rule.summary, type=rule.outcome)
+        broken.text = "\n".join([rule.summary, *_list_worst(rule)]) + "\n"
+    ElementTree.indent(root)
+    content: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return content + b"\n"
 
 
-def judge_run(
-    run: BatchRun, criteria: Iterable[Criterion], *, baseline: BatchRun | None, confidence: float, strict: bool
-) -> Verdict:
-    """Judge all images of a run. Memory does not grow with their number.
-
-    Args:
-        run: The run.
-        criteria: What it is judged by.
-        baseline: The run that labels and explanations are compared with.
-        confidence: Of the intervals.
-        strict: Whether a rule is broken as soon as the share of images is above its limit; otherwise the lower bound of
-            the share must be.
-
-    Raises:
-        OutputError: The index, or an explanation that a rule needs, cannot be read.
-    """
-    tallies = [_Tally(criterion) for criterion in criteria]
-    images = 0
-    for image in _read(run, baseline):
-        images += 1
-        for tally in tallies:
-            tally.add(image)
-    return Verdict(
-        run=str(run.folder),
-        baseline=None if baseline is None else str(baseline.folder),
-        images=images,
-        confidence=confidence,
-        strict=strict,
-        rules=tuple(tally.close(confidence, strict, run.unit) for tally in tallies),
-        unit=run.unit,
-    )
+def format_markdown(verdict: Verdict) -> str:
+    """The verdict as Markdown, e.g. for the summary of a job: a table of the rules, and the worst images of each."""
+    about = f"{_code(verdict.run)}, {format_count(verdict.images, verdict.unit)}"
+    about += f", compared with {_code(verdict.baseline)}" if verdict.baseline is not None else ""
+    lines = [
+        f"## {_SIGNS[verdict.outcome]} {verdict.headline}",
+        "",
+        about,
+        "",
+        "| | rule | found | breach |",
+        "|---|---|---|---|",
+    ]
+    lines += [f"| {_SIGNS[r.outcome]} | {r.name} | {_plain(r.found)} | {_plain(r.breach)} |" for r in verdict.rules]
+    how = "without regard to the interval" if verdict.strict else "if the lower bound is above the limit"
+    lines += ["", f"In brackets: share and {format_limit(verdict.confidence)} Wilson interval. A rule is broken {how}."]
+    for rule in verdict.rules:
+        if rule.worst:
+            lines += ["", f"<details><summary>{rule.name}: the worst images</summary>", "", "| image | |", "|---|---|"]
+            lines += [f"| {_code(each.image)} | {_code(each.detail)} |" for each in rule.worst[:LISTED]]
+            lines += ["", "</details>"]
+    return "\n".join(lines) + "\n"
 
 
-def _read(run: BatchRun, baseline: BatchRun | None) -> Iterator[Evidence]:
-    if baseline is None:
-        for row in run.rows():
-            yield Evidence(run, row)
-    else:
-        for row, earlier in match_runs(run, baseline):
-            yield Evidence(run, row, baseline, earlier)
+def _list_worst(rule: RuleVerdict) -> list[str]:
+    """The worst images, one per line. Paths and details come from anywhere; XML allows no control characters."""
+    return [f"{one_line(each.image)}: {one_line(each.detail)}" for each in rule.worst[:LISTED]]
+
+
+def _code(text: str) -> str:
+    """Any text as a code span in a table, in which nothing is a link, a mention or HTML."""
+    return "`" + one_line(text).replace("`", "'").replace("|", "\\|") + "`"
+
+
+def _plain(text: str) -> str:
+    """A sentence of ours in a table; a path in it may hold anything."""
+    text = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace("@", "&#64;")
+    return "".join(f"\\{c}" if c in "\\`*_[]|~" else c for c in text)

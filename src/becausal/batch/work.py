@@ -20,6 +20,7 @@ from becausal.batch.records import (
     TaskFailed,
     TaskLost,
     TaskResult,
+    WorkerFailed,
     WorkerReady,
 )
 from becausal.batch.rows import make_row, stamp_of
@@ -31,6 +32,7 @@ from becausal.images.loading import InputImage, load_image
 from becausal.models.labels import find_label
 
 MAX_REASON = 300  # characters of an error message in the index
+MAX_START_CRASHES = 3  # consecutive crashes of workers that had not loaded the model yet, before the run stops
 
 
 def open_model(job: BatchJob) -> tuple[Classifier, WorkerReady]:
@@ -54,6 +56,20 @@ def open_model(job: BatchJob) -> tuple[Classifier, WorkerReady]:
     return classifier, WorkerReady(facts, info.notes)
 
 
+def try_open_model(job: BatchJob) -> tuple[Classifier | None, WorkerReady | WorkerFailed]:
+    """The job's model, None if it cannot be loaded, and what a worker reports of it."""
+    try:
+        return open_model(job)
+    except BecausalError as error:
+        return None, WorkerFailed(one_line(error, MAX_REASON))
+
+
+def give_up(tasks: Iterable[BatchTask], reason: str, *, one_at_a_time: bool) -> Iterator[TaskFailed | TaskLost]:
+    """The results of the tasks that a dead worker held; a task that was alone in it is what killed it."""
+    for task in tasks:
+        yield TaskFailed(task.id, f"{reason}, with this image alone") if one_at_a_time else TaskLost(task.id, reason)
+
+
 def explain_tasks(
     tasks: Iterable[BatchTask], classifier: Classifier, job: BatchJob, *, width: int | None = 1
 ) -> Iterator[TaskResult]:
@@ -75,11 +91,13 @@ def explain_tasks(
             answers = map_explanations(make_files, waiting.images(), classifier, request=job.request, width=width)
             for index, (answer, files) in answers:
                 yield from waiting.take_unreadable()
-                if isinstance(answer, Explanation) and answer.stopped_by == "interrupt":
-                    raise KeyboardInterrupt  # an interrupted search is not the result of a complete run
-                result = _make_result(in_progress[index], answer, files, classifier.info.notes, job)
+                _refuse_interrupted(answer)
+                started = in_progress[index]
+                made: RowResult | TaskResult = _make_result(started, answer, files, job)
                 del in_progress[index]  # only now: an exception while the result is made belongs to this task too
-                yield result
+                if isinstance(made, RowResult):
+                    made = TaskDone(started.task.id, (made,), started.stamp, classifier.info.notes)
+                yield made
         except NetworkError as error:
             for started in in_progress.values():
                 yield _make_failure(started, error)
@@ -158,25 +176,26 @@ def _explain_every_box(tasks: Iterable[BatchTask], classifier: Classifier, job: 
 
 def _explain_boxes(started: _StartedTask, image: InputImage, classifier: Classifier, job: BatchJob) -> TaskDone | TaskFailed:
     """The results of all boxes of an image; a failure if the model fails, or if no box can be explained."""
-    task, results, first_error = started.task, [], None
+    results, first_error = [], None
     for number, answer in explain_boxes(image, classifier, request=job.request):
-        if isinstance(answer, Explanation) and answer.stopped_by == "interrupt":
-            raise KeyboardInterrupt  # as in `explain_tasks`
-        if isinstance(answer, Failure):
-            failed = _make_failure(started, answer.error)
-            if failed.is_model:
-                return failed
-            first_error = first_error or failed
+        _refuse_interrupted(answer)
+        made = _make_result(started, *_add_files(answer, render=job.render), job, number)
+        if isinstance(made, TaskFailed):
+            if made.is_model:
+                return made
+            first_error = first_error or made
             row = dict.fromkeys(RESULTS) | {"sha256": started.sha256, "box": number}
-            results.append(RowResult(row, {ERROR_FILE: failed.reason.encode()}, failed.reason))
-        elif (failure := find_failure(answer)) is not None:
-            return _make_failure(started, AnswerError(failure))
-        else:
-            row = make_row(answer, task.item, job.categories, number)
-            results.append(RowResult(row, answer.files(render=job.render)))
+            made = RowResult(row, {ERROR_FILE: made.reason.encode()}, made.reason)
+        results.append(made)
     if first_error is not None and all(result.error is not None for result in results):
         return first_error
-    return TaskDone(task.id, tuple(results), started.stamp, classifier.info.notes)
+    return TaskDone(started.task.id, tuple(results), started.stamp, classifier.info.notes)
+
+
+def _refuse_interrupted(answer: Explanation | Failure) -> None:
+    """An interrupted search is not the result of a complete run."""
+    if isinstance(answer, Explanation) and answer.stopped_by == "interrupt":
+        raise KeyboardInterrupt
 
 
 def _add_files(answer: Explanation | Failure, *, render: bool) -> tuple[Explanation | Failure, dict[str, bytes]]:
@@ -187,19 +206,13 @@ def _add_files(answer: Explanation | Failure, *, render: bool) -> tuple[Explanat
 
 
 def _make_result(
-    started: _StartedTask,
-    answer: Explanation | Failure,
-    files: dict[str, bytes],
-    notes: tuple[str, ...],
-    job: BatchJob,
-) -> TaskDone | TaskFailed:
+    started: _StartedTask, answer: Explanation | Failure, files: dict[str, bytes], job: BatchJob, box: int | None = None
+) -> RowResult | TaskFailed:
     if isinstance(answer, Failure):
         return _make_failure(started, answer.error)
     if (failure := find_failure(answer)) is not None:
         return _make_failure(started, AnswerError(failure))
-    task = started.task
-    row = make_row(answer, task.item, job.categories)
-    return TaskDone(task.id, (RowResult(row, files),), started.stamp, notes)
+    return RowResult(make_row(answer, started.task.item, job.categories, box), files)
 
 
 def _make_failure(started: _StartedTask, error: BecausalError) -> TaskFailed:

@@ -226,8 +226,7 @@ def run_images(
     store: "BatchStore", job: "BatchJob", placement: Placement, *, retry: int, limit: int | None, quiet: bool
 ) -> bool:
     """Explain the images that are left; returns whether the run was interrupted."""
-    from becausal.batch.progress import ProgressMeter
-    from becausal.batch.run import run_batch
+    from becausal.batch.run import ProgressMeter, run_batch
 
     store.set_limit(limit)
     counts = store.count(limit)
@@ -286,7 +285,8 @@ def print_batch(out: Path, summary: BatchSummary) -> None:
     """Print how many images were explained, what was assumed, why images failed, and what to do next."""
     from rich.text import Text
 
-    from becausal.batch.progress import describe_completion, format_duration
+    from becausal.batch.overview import describe_completion
+    from becausal.batch.run import format_duration
     from becausal.render.wording import format_count
 
     counts, total, reasons = summary.counts, summary.total, summary.reasons

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from becausal.core.errors import OptionError
-from becausal.core.files import write_file
 from becausal.core.options import option
 from becausal.core.request import Request
 from becausal.core.text import one_line
@@ -123,30 +122,24 @@ def check(
     - `becausal check run --rules rules.toml --baseline run-v1 --junit check.xml --page check.html`
     - `becausal check val.json --model net.onnx --preprocess imagenet --out run --rules rules.toml`
     """
-    from becausal.batch.check import check_baseline, default_rules
-    from becausal.batch.criteria import check_files, make_criteria
+    from becausal.batch.check import default_rules, judge_run, open_rules
     from becausal.batch.reading import BatchRun
-    from becausal.batch.rules import read_rules
-    from becausal.batch.verdicts import judge_run
 
-    given = None if rules is None else read_rules(rules)
-    check_baseline(given, baseline)
+    given = open_rules(rules, baseline, reads_files=model is not None)
     files.check()
-    if given is not None and model is not None:
-        check_files(given)
     if model is None:
         _expect_run(sources, out, is_plain=(placement, request, loading) == (Placement(), Request(), Loading()))
     with ExitStack() as stack:
         earlier = None if baseline is None else stack.enter_context(BatchRun(baseline))
         folder = sources[0] if model is None else _explain(sources, model, out, placement, request, loading, quiet=as_json)
         run = stack.enter_context(BatchRun(folder))
-        chosen = default_rules(run, earlier) if given is None else given
-        criteria = make_criteria(chosen, run)
-        verdict = judge_run(run, criteria, baseline=earlier, confidence=chosen.confidence, strict=strict)
+        chosen = given or default_rules(run, earlier)
+        verdict = judge_run(run, chosen, baseline=earlier, strict=strict)
         if files.page is not None:
-            from becausal.batch.check_page import render_check
+            from becausal.batch.export import write_output
+            from becausal.batch.pages import render_check
 
-            _write(files.page, render_check(verdict, criteria, run, earlier).encode("utf-8"))
+            write_output(Path(files.page), render_check(verdict, chosen, run, earlier).encode("utf-8"))
             warn_unreadable(*(each for each in (run, earlier) if each is not None))
     _report(verdict, files, as_json=as_json)
     if verdict.status:
@@ -193,19 +186,13 @@ def _explain(
 
 
 def _write_files(verdict: "Verdict", files: CheckFiles) -> None:
-    from becausal.batch.check_files import format_junit, format_markdown
+    from becausal.batch.export import write_output
+    from becausal.batch.verdicts import format_junit, format_markdown
 
     if files.junit is not None:
-        _write(files.junit, format_junit(verdict))
+        write_output(Path(files.junit), format_junit(verdict))
     if files.markdown is not None:
-        _write(files.markdown, format_markdown(verdict).encode("utf-8"))
-
-
-def _write(name: str, content: bytes) -> None:
-    from becausal.batch.export import make_parent
-
-    make_parent(Path(name))
-    write_file(Path(name), content)
+        write_output(Path(files.markdown), format_markdown(verdict).encode("utf-8"))
 
 
 def print_verdict(verdict: "Verdict", files: CheckFiles) -> None:

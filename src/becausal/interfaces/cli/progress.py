@@ -16,8 +16,7 @@ from becausal.interfaces.cli.ending import search_has_returned, writing
 
 if TYPE_CHECKING:
     from becausal.api import Status
-    from becausal.batch.progress import ProgressMeter
-    from becausal.batch.run import TaskEvent
+    from becausal.batch.run import ProgressMeter, TaskEvent
 
 LOG_INTERVAL = 30.0  # seconds between two lines of a log, where stderr is not a terminal
 
@@ -174,7 +173,7 @@ class BatchProgress:
 
     def __call__(self, event: "TaskEvent") -> None:
         """Count an image that was explained, or that failed."""
-        from becausal.batch.progress import format_progress
+        from becausal.batch.run import format_progress
 
         self._meter.step()
         self._failures += event.error is not None

@@ -1,14 +1,12 @@
 """`becausal report`, `export` and `diff`: pages and files about the runs of `becausal batch`."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import quote
 
 import typer
 
 from becausal.core.errors import OptionError, OutputError
-from becausal.core.files import path_inside, safe_name, write_file
+from becausal.core.files import path_inside, safe_name
 from becausal.core.text import one_line
 from becausal.interfaces.cli import options
 from becausal.interfaces.cli.console import complain, open_console, print_facts, print_summary, write_json
@@ -16,7 +14,7 @@ from becausal.interfaces.cli.console import complain, open_console, print_facts,
 if TYPE_CHECKING:
     from becausal.batch.differences import RunDifference
     from becausal.batch.overview import Overview
-    from becausal.batch.reading import BatchRun, IndexRow
+    from becausal.batch.reading import BatchRun
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder that `becausal batch` wrote.")]
 SUFFIXES = {"csv": "csv", "parquet": "parquet", "coco": "json"}
@@ -82,25 +80,12 @@ def render_image(run: "BatchRun", image: str) -> None:
 
 def write_report(run: "BatchRun", path: Path, *, thumbs: int, below: float) -> "Overview":
     """Write the page about a run."""
-    from becausal.batch.overview import make_overview
-    from becausal.batch.run_page import render_run
+    from becausal.batch.export import write_output
+    from becausal.batch.overview import Overview
+    from becausal.batch.pages import render_run
 
-    overview = make_overview(run, thumbs=thumbs, below=below)
-    folder = _link(run.folder / "explanations", path)
-
-    def make_link(row: "IndexRow") -> str:
-        place = run.folder_of(row["id"])
-        names = ("report.html", "explanation.json")
-        return next((_link(place / name, path) for name in names if (place / name).is_file()), "")
-
-    page = render_run(
-        overview,
-        lambda row, boxes: _paint(run, row, boxes),
-        below=below,
-        folder=folder if overview.settings.get("render") and folder else None,
-        make_link=make_link,
-    )
-    _write(path, page)
+    overview = Overview(run, thumbs=thumbs, below=below)
+    write_output(path, render_run(run, overview, path, below=below).encode("utf-8"))
     return overview
 
 
@@ -181,9 +166,10 @@ def diff(
     with BatchRun(before) as first, BatchRun(after) as second:
         difference = compare_runs(first, second)
         if out is not None:
-            from becausal.batch.diff_page import render_difference
+            from becausal.batch.export import write_output
+            from becausal.batch.pages import render_difference
 
-            _write(out, render_difference(difference, lambda side, row: _paint((first, second)[side], row, False)))
+            write_output(out, render_difference(difference, first, second).encode("utf-8"))
         warn_unreadable(first, second)
     if as_json:
         write_json(difference.record())
@@ -223,33 +209,3 @@ def print_difference(difference: "RunDifference", out: Path | None) -> None:
     if out is not None:
         facts.append(("page", str(out)))
     print_facts(console, list(facts))
-
-
-def _paint(run: "BatchRun", row: "IndexRow", with_boxes: bool) -> str:
-    """The thumbnail of an explanation; empty if it cannot be read, so that the others can be shown."""
-    from becausal.batch.truth import box_mask
-    from becausal.render.thumbnails import make_thumbnail
-
-    try:
-        explanation = run.load(row["id"])
-        boxes = run.boxes_of(row) if with_boxes and explanation.visible.ndim == 2 else []
-        return make_thumbnail(explanation, box_mask(boxes, explanation.frame) if boxes else None)
-    except Exception as error:  # arrays of a damaged explanation can be anything
-        run.skip(row["id"], error)
-        return ""
-
-
-def _link(target: Path, page: Path) -> str:
-    """The URL of a file, relative to a page; empty if there is none, e.g. on another drive."""
-    try:
-        relative = os.path.relpath(target, page.parent)
-    except ValueError:
-        return ""
-    return quote(relative.replace(os.sep, "/"))
-
-
-def _write(path: Path, text: str) -> None:
-    from becausal.batch.export import make_parent
-
-    make_parent(path)
-    write_file(path, text.encode("utf-8"))

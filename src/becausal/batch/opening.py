@@ -1,14 +1,16 @@
-"""How the index of a run folder is opened: for writing, or for reading on any disk; never through links."""
+"""How a run folder is opened: by one driver at a time; its index for writing, or for reading on any disk; never by links."""
 
 import os
 import shutil
 import sqlite3
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from becausal.batch.index import INDEX
-from becausal.core.files import path_inside
+from becausal.core.errors import OutputError
+from becausal.core.files import open_inside, path_inside
 
 MAX_LENGTH = 1 << 26  # bytes of a value
 
@@ -65,3 +67,44 @@ def _restrict(index: sqlite3.Connection) -> sqlite3.Connection:
     index.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_LENGTH)
     index.execute("PRAGMA trusted_schema = OFF")
     return index
+
+
+class FolderLock:
+    """Holds a folder's lock file until `release` or the end of the process. Raises OutputError if it is already held."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            self._descriptor = open_inside(folder, "lock", os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            raise OutputError(f"cannot write to {folder}: {error.strerror or error}") from None
+        try:
+            _lock(self._descriptor)
+        except OSError:
+            holder = os.read(self._descriptor, 32).decode("ascii", "replace").strip()
+            os.close(self._descriptor)
+            owner = f"process {holder}" if holder else "another process"
+            raise OutputError(f"{folder} is in use by {owner}: wait until it ends, or choose another folder") from None
+        try:
+            os.ftruncate(self._descriptor, 0)
+            os.write(self._descriptor, str(os.getpid()).encode("ascii"))
+        except OSError:  # on a full disk the process id is missing; the lock is held all the same
+            pass
+
+    def release(self) -> None:
+        """Release the lock. The file stays: removing it could let two processes hold a lock at once."""
+        os.close(self._descriptor)
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock(descriptor: int) -> None:
+        os.lseek(descriptor, 1 << 20, os.SEEK_SET)  # far behind the process id, which others may read
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+
+else:
+    import fcntl
+
+    def _lock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
