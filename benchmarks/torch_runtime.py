@@ -25,10 +25,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+from becausal.models.torch_runtime import ModuleRuntime
 
 import becausal
 from becausal.models import as_classifier, load_model
-from becausal.models.torch_runtime import ModuleRuntime
 from becausal.models.user_code import call, load_function
 
 

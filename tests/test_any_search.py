@@ -8,17 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from becausal import Request
-from becausal.api.any_level import reserve_calls
-from becausal.core.certificates import most_backgrounds
 from becausal.core.contracts import Answers, Stop
 from becausal.core.errors import OptionError
 from becausal.core.intervals import MOST_CASES, anytime_bound
 from becausal.core.problem import Problem
 from becausal.core.request import MOST_HOLDS
-from becausal.core.searches import BudgetedRun, Done, step
+from becausal.core.searches import Done, step
 from becausal.core.targets import Target
 from becausal.images.backgrounds import RandomBackgrounds
-from becausal.methods.causal.any_background import (
+from becausal.search.any_background import (
     CONFIDENCE,
     FIRST_FRESH,
     HARDEST,
@@ -28,6 +26,9 @@ from becausal.methods.causal.any_background import (
     confidence_of,
     find_any,
 )
+from becausal.search.budget import Budget
+from becausal.search.certifying import most_backgrounds
+from becausal.search.drive import BudgetedRun
 
 GRID = (6, 7)
 
@@ -271,8 +272,8 @@ def test_a_request_is_recorded_without_its_function(tmp_path):
 
 
 def test_calls_are_reserved_for_the_level_only_where_it_is_asked_for():
-    assert reserve_calls(Request(max_calls=300)).max_calls == 300
-    assert reserve_calls(Request(max_calls=300, holds=0.9)).max_calls == 200
-    assert reserve_calls(Request(max_calls=10_000, holds=0.9)).max_calls == 9_300
-    assert reserve_calls(Request(max_calls=10, holds=0.9)).max_calls == 10
-    assert reserve_calls(Request(holds=0.9)).max_calls is None
+    assert Budget.of(Request(max_calls=300)).for_levels().max_calls == 300
+    assert Budget.of(Request(max_calls=300, holds=0.9)).for_levels().max_calls == 200
+    assert Budget.of(Request(max_calls=10_000, holds=0.9)).for_levels().max_calls == 9_300
+    assert Budget.of(Request(max_calls=10, holds=0.9)).for_levels().max_calls == 10
+    assert Budget.of(Request(holds=0.9)).for_levels().max_calls is None

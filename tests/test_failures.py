@@ -19,8 +19,7 @@ from becausal.api import Failure, Request, explain_numbered, find_failure, map_e
 from becausal.api.explanation import Explanation
 from becausal.batch.reading import BatchRun
 from becausal.bench import execution, run
-from becausal.core.checks import removals
-from becausal.core.contracts import Finding, Stop, with_hints
+from becausal.core.contracts import Finding, Question, Stop
 from becausal.core.errors import AnswerError, NetworkError
 from becausal.engine import interrupts
 from becausal.engine.engine import Engine
@@ -30,9 +29,10 @@ from becausal.interfaces.web.job_queue import BackgroundJob
 from becausal.interfaces.web.limits import Limits
 from becausal.interfaces.web.results import render_explanation
 from becausal.interfaces.web.tasks import ExplainTask
-from becausal.methods.causal.coalitions import CoalitionIndex
 from becausal.models import as_classifier
 from becausal.render.limits import describe_stop
+from becausal.search.checking import removals
+from becausal.search.descent.coalitions import CoalitionIndex
 from test_bench import bombed, bright, photos  # noqa: F401 - two are fixtures
 from test_classifiers_oip import Server, corner
 from test_classifiers_oip import picture as photo
@@ -348,7 +348,7 @@ def test_an_outcome_has_the_error_and_the_answers_there_were():
 
 def stubborn(heard):
     """It goes on asking whatever it is told: something new, something known, and past the memo."""
-    for wave in (rows(*"012345"), rows("0"), rows("5"), with_hints(rows("0"), uncached=True)):
+    for wave in (rows(*"012345"), rows("0"), rows("5"), Question(rows("0"), uncached=True)):
         try:
             heard.append(len((yield wave)))
         except Stop as told:

@@ -24,9 +24,10 @@ from becausal.bench.packing import pack_map, unpack_map, unpack_set
 from becausal.bench.plan import Arm, Bench, BenchSettings, Subject, make_request
 from becausal.bench.selection import select_images
 from becausal.core.contracts import Classifier
-from becausal.core.metrics import STEPS, iou, points_inside, rank_agreement, trace_curves
+from becausal.core.metrics import STEPS, iou, points_inside, rank_agreement
 from becausal.core.problem import Problem
 from becausal.engine.engine import Engine
+from becausal.search.measures import trace_curves
 
 NOTE = "Areas and pointing are averaged over the seeds of each image; n is the number of images."
 SEEDS = 3  # runs of each method, with consecutive seeds

@@ -21,11 +21,11 @@ from becausal.core.blur import box_blur
 from becausal.core.contracts import Classifier, Finding, Needs, Saliency, Search
 from becausal.core.errors import BecausalError, MissingExtraError, ModelError, TargetError
 from becausal.core.metrics import iou, rank_agreement, ranks
-from becausal.core.pipeline import run_pipeline
 from becausal.core.problem import Problem
 from becausal.core.targets import Target
 from becausal.engine.engine import Engine
 from becausal.methods import METHODS
+from becausal.search.pipeline import run_pipeline
 
 #: Options of methods that are slow by default; black-box methods then take about 200 model calls.
 BUDGETS = {

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from becausal.core.blur import box_blur
 from becausal.core.contracts import Saliency, Search, Visible
 from becausal.core.regions import cells
-from becausal.core.searches import gather
-from becausal.methods.causal.survey import Survey, ask_halves, balanced_halves, fit_effects
+from becausal.search.descent.survey import Survey, ask_halves, balanced_halves, fit_effects
+from becausal.search.drive import gather
 
 RIDGE = 3.0
 BESIDE = 2.0  # weight of the rank beside the explanation, against that in the survey

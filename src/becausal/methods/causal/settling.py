@@ -4,9 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from becausal.core.contracts import Search, Visible
-from becausal.core.minimise import Settled, settle
 from becausal.core.regions import cells
-from becausal.core.searches import BudgetedRun, keeping
+from becausal.search.drive import BudgetedRun, Terms
+from becausal.search.minimise import Settled, settle
 
 Result = tuple[Settled, int | None]  # a settled set, and the grain at which it is minimal
 
@@ -37,14 +37,14 @@ def settle_within(
     grid, expected = visible.shape, expected.reshape(-1)
     cell = cells(grid, grain)
     search = settle(visible, cell, expected, margin=margin, always=always, solid=True)
-    settled = yield from run.follow(keeping(search, floor), limit=limit)
+    settled = yield from run.follow(search, Terms(floor=floor), limit=limit)
     while not settled.finished and 2 * grain <= max(grid):
         grain, finer = 2 * grain, cell
         cell = cells(grid, grain)
         known = np.where(np.isnan(settled.cost), expected, settled.cost)
         expected = _merge_costs(known, finer, cell, settled.visible)
         search = settle(settled.visible, cell, expected, margin=settled.margin, always=always, solid=True)
-        settled = yield from run.follow(keeping(search, floor))
+        settled = yield from run.follow(search, Terms(floor=floor))
     return settled, grain if settled.finished else None
 
 

@@ -7,46 +7,31 @@ import numpy as np
 from becausal.core.certificates import Certificate
 from becausal.core.checks import ANY, Level
 from becausal.core.contracts import Search
-from becausal.core.minimise import Minimal
-from becausal.core.pipeline import LAST_QUESTIONS, SearchResult, last_checks
 from becausal.core.problem import Problem
 from becausal.core.request import Request
-from becausal.core.searches import BudgetedRun
-from becausal.images.backgrounds import Backgrounds
-from becausal.methods.causal.any_background import CONFIDENCE, find_any
-
-RESERVE = 700  # calls that are kept for this level, of a limited number
-RESERVED_SHARE = 3  # at most one n-th of them
-
-
-def reserve_calls(request: Request) -> Request:
-    """The request for the other levels, with a lower limit on model calls where this level follows."""
-    if request.holds is None or request.max_calls is None:
-        return request
-    return replace(request, max_calls=max(10, request.max_calls - min(RESERVE, request.max_calls // RESERVED_SHARE)))
+from becausal.search.any_background import CONFIDENCE, find_any
+from becausal.search.budget import Budget
+from becausal.search.drive import BudgetedRun
+from becausal.search.minimise import Minimal
+from becausal.search.pipeline import SearchResult, last_checks
 
 
-def add_any_level(
-    problem: Problem, backgrounds: Backgrounds, result: SearchResult, request: Request, run: BudgetedRun
-) -> Search[SearchResult]:
+def add_any_level(problem: Problem, result: SearchResult, request: Request, run: BudgetedRun) -> Search[SearchResult]:
     """The result with the level "any", or with a note that says why there is none.
 
     Args:
-        problem: The problem.
-        backgrounds: Its random backgrounds.
+        problem: The problem, with random backgrounds.
         result: The other levels.
         request: What was asked for.
         run: Counts the calls.
     """
-    if request.holds is None or not result.checks.sufficient:
+    if request.holds is None or problem.sampler is None or not result.checks.sufficient:
         return result
     goal = f"at least {request.holds:.3g} of random backgrounds"
     if run.stopped_by in ("interrupt", "failure"):
         return _with_note(result, f"the search ended before a set was found that keeps the label on {goal}")
     run.stage = "backgrounds"
-    limit = None
-    if request.max_calls is not None:
-        limit = request.max_calls - (1 + LAST_QUESTIONS) * len(request.fills)
+    limit = Budget.of(request).any_limit
     rng = np.random.default_rng([request.seed, 2])
     held = yield from find_any(
         problem, result.visible, request.holds, confidence=result.confidence, run=run, limit=limit, rng=rng
@@ -55,7 +40,13 @@ def add_any_level(
         return _with_note(result, f"the search ended before a set was found that keeps the label on {goal}")
     tally = held.tally
     certificate = Certificate(
-        request.holds, tally.asked, tally.failures, held.bound(request.holds), CONFIDENCE, tally.first, backgrounds.record()
+        request.holds,
+        tally.asked,
+        tally.failures,
+        held.bound(request.holds),
+        CONFIDENCE,
+        tally.first,
+        problem.sampler.record(),
     )
     if not certificate.holds and run.stopped_by is not None:
         return _with_note(result, f"the search ended before a set was found that keeps the label on {goal}")

@@ -8,10 +8,10 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import Grid, Saliency, Search, Stop, Visible, with_hints
+from becausal.core.contracts import Grid, Question, Saliency, Search, Stop, Visible
 from becausal.core.regions import cells
-from becausal.core.removals import Neighbours, Removals
-from becausal.core.run_ahead import run_ahead
+from becausal.search.removals import Neighbours, Removals
+from becausal.search.run_ahead import run_ahead
 
 COARSEST = 8  # cells along the longest side on the first scale
 
@@ -99,7 +99,7 @@ def settle(
     try:
         while groups := state.ask():
             trials = less(current, groups)
-            answers = yield with_hints(trials, lookahead=partial(_look_ahead, less, current, state))
+            answers = yield Question(trials, lookahead=partial(_look_ahead, less, current, state))
             removed = state.learn(answers.holds, answers.margin)
             if removed is not None:
                 current = trials[removed]

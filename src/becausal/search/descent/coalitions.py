@@ -3,7 +3,7 @@
 import numpy as np
 
 from becausal.core.contracts import Answers, Saliency
-from becausal.methods.causal.lattice import Cells, Lattice, set_sizes, weighted_sum
+from becausal.search.descent.lattice import Cells, Lattice, set_sizes, weighted_sum
 
 
 class CoalitionIndex:

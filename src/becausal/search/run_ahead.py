@@ -8,7 +8,7 @@ from math import comb, inf
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.removals import LEAST, MOST, Numbers, Removals, Values
+from becausal.search.removals import LEAST, MOST, Numbers, Removals, Values
 
 # How often a cell can go that went when it was last tried, was never tried, or was needed; measured with MobileNetV2.
 EASY, NEVER, HARD = 0.55, 0.37, 0.1

@@ -15,21 +15,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.certificates import Tally, certify
-from becausal.core.contracts import Answers, Search, Stop, Visible, with_hints
+from becausal.core.contracts import Answers, Question, Search, Stop, Visible
 from becausal.core.intervals import anytime_bound
 from becausal.core.patches import superpixels
 from becausal.core.problem import Problem
 from becausal.core.regions import default_grain
-from becausal.core.searches import BudgetedRun, keeping
-from becausal.methods.causal.chain import Chain
-from becausal.methods.causal.lattice import Lattice
-from becausal.methods.causal.survey import RIDGE, Survey, balanced_halves, fit_effects
-from becausal.methods.causal.tuning import Tuning
+from becausal.core.searches import Done, step
+from becausal.search.budget import before_certificate
+from becausal.search.certifying import Tally, certify
+from becausal.search.descent.chain import Chain
+from becausal.search.descent.lattice import Lattice
+from becausal.search.descent.survey import RIDGE, Survey, balanced_halves, fit_effects
+from becausal.search.descent.tuning import Tuning
+from becausal.search.drive import BudgetedRun, Terms
 
 CONFIDENCE = 0.95  # of the certificate
 TRIES = 5  # sets that are evaluated on fresh backgrounds, at most
-FRESH = 100  # calls that are kept for a certificate, of a limited number
 PANEL = 12  # backgrounds that every set on the way has to hold on
 SCREENED = 48  # backgrounds of which these are the hardest
 HARDEST = 2  # of the panel, on which candidates are compared
@@ -75,7 +76,7 @@ class Panel:
             left = np.flatnonzero(holds)
             if not len(left):
                 break
-            answers = yield with_hints(sets[left], draws=np.full(len(left), self.numbers[place]))
+            answers = yield Question(sets[left], draws=np.full(len(left), self.numbers[place]))
             holds[left], spent = answers.holds, answers.spent
             margin[left] = np.minimum(margin[left], answers.margin)
             confidence[left] = np.minimum(confidence[left], answers.confidence)
@@ -86,7 +87,7 @@ class Panel:
         order = self._order()
         for start in range(0, len(order), WAVE):
             places = order[start : start + WAVE]
-            answers = yield with_hints(_copies(visible, len(places)), draws=self.numbers[places])
+            answers = yield Question(_copies(visible, len(places)), draws=self.numbers[places])
             self.margins[places] = answers.margin
             if not answers.holds.all():
                 return False
@@ -96,7 +97,7 @@ class Panel:
         """Evaluate a set on further backgrounds, and keep the hardest of all."""
         size = len(self.numbers)
         fresh = np.arange(size, SCREENED)
-        answers = yield with_hints(_copies(visible, len(fresh)), draws=fresh)
+        answers = yield Question(_copies(visible, len(fresh)), draws=fresh)
         self.add(fresh, answers.margin)
         hardest = np.sort(self._order()[:size])
         self.numbers, self.margins = self.numbers[hardest], self.margins[hardest]
@@ -156,13 +157,15 @@ class AnySearch:
         """Remove parts from the last set until none can go; the costs of removing cells."""
         within, start = lattice.restrict(self.seen[-1] & ~self.inner)
         rng = self.rng.spawn(1)[0]
-        chain = Chain(Tuning(), within, start, costs, rng, None, ask=self._ask_hardest, accepts=self._accepts)
+        chain = Chain(Tuning(), within, start, costs, rng, None, accepts=self._accepts)
         if start.any():
-            yield from chain.shrink(share, least=LEAST)
+            search = chain.shrink(share, least=LEAST)
+            asked = step(search, None)
+            while not isinstance(asked, Done):  # the chain's own questions are plain sets, those of `_accepts` have draws
+                is_own = not isinstance(asked, Question)
+                answers = (yield from self.panel.ask_hardest(asked | self.inner)) if is_own else (yield asked)
+                asked = step(search, answers)
         return chain.cost.estimate()
-
-    def _ask_hardest(self, sets: Visible) -> Search[Answers]:
-        return (yield from self.panel.ask_hardest(sets | self.inner))
 
     def _accepts(self, visible: Visible) -> Search[bool]:
         visible = visible | self.inner
@@ -175,7 +178,7 @@ class AnySearch:
         """What each patch adds to the margin on random backgrounds."""
         patch = superpixels(self.problem.view, tuning.patches)
         shown = balanced_halves(int(patch.max()) + 1, tuning.survey, self.rng.spawn(1)[0])
-        answers = yield with_hints(shown.take(patch, axis=1), draws=FIRST_SURVEY + np.arange(len(shown)))
+        answers = yield Question(shown.take(patch, axis=1), draws=FIRST_SURVEY + np.arange(len(shown)))
         return Survey(patch, fit_effects(shown, np.clip(answers.margin, -MOST_MARGIN, MOST_MARGIN), RIDGE))
 
 
@@ -204,19 +207,19 @@ def find_any(
         The last set that was evaluated on fresh backgrounds; None where the search was stopped before.
     """
     search, held = AnySearch(problem, inner, rng), None
-    floor = 0.0 if np.isnan(confidence) else KEPT * confidence
+    floor, searching = 0.0 if np.isnan(confidence) else KEPT * confidence, before_certificate(limit)
     try:
         for attempt in range(TRIES):
             stage = search.go_on() if attempt else search.shrink()
             try:
-                yield from run.follow(keeping(stage, floor), limit=None if limit is None else limit - FRESH)
+                yield from run.follow(stage, Terms(floor=floor), limit=searching)
             except Stop as stop:
                 if stop.reason != "budget":
                     raise
             first, visible = FIRST_FRESH + attempt * FRESH_STEP, search.seen[-1]
             fresh = certify(visible, first=first, share=share, confidence=confidence_of(attempt))
             held = Held(visible, (yield from run.follow(fresh, limit=limit)), confidence_of(attempt))
-            is_over = run.stopped_by not in (None, "budget") or (limit is not None and run.spent + FRESH > limit)
+            is_over = run.stopped_by not in (None, "budget") or (searching is not None and run.spent > searching)
             if is_over or held.bound(share) >= share:
                 break
             failed = np.array(held.tally.failed, np.intp)
