@@ -32,7 +32,7 @@ from becausal.core.problem import Problem
 from becausal.engine.engine import Engine
 from becausal.images.backgrounds import FunctionBackgrounds, RandomBackgrounds
 from becausal.images.loading import load_image
-from becausal.search.measures import transfer
+from becausal.search.certifying import transfer
 
 ROBUST = ("grey", "black", "white", "blur")
 TILES = 8  # along each side

@@ -23,7 +23,7 @@ from becausal.core.errors import BecausalError
 from becausal.core.metrics import iou, rank_agreement
 from becausal.core.problem import Problem
 from becausal.engine.engine import Engine
-from becausal.search.measures import trace_curves
+from becausal.search.extract import trace_curves
 
 
 def parse_arguments() -> argparse.Namespace:

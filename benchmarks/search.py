@@ -157,7 +157,7 @@ def anytime_rows(run: SearchRun, request: becausal.Request) -> Iterable[dict[str
 def map_rows(run: SearchRun, request: becausal.Request) -> Iterable[dict[str, Any]]:
     from becausal.core.problem import Problem
     from becausal.engine.engine import Engine
-    from becausal.search.measures import trace_curves
+    from becausal.search.extract import trace_curves
 
     engine = Engine(run.model)
     found = list(run.answers(request))

@@ -30,6 +30,11 @@ def room_of(code: CodeType) -> str | None:
     return code.co_filename.removeprefix(ROOT).split("/")[0]
 
 
+def is_value(code: CodeType) -> bool:
+    """Whether a function is one of core, which every room uses."""
+    return room_of(code) == "core"
+
+
 class Walk:
     """What a run has gone through, as `sys.setprofile` reports it."""
 
@@ -66,7 +71,7 @@ class Walk:
             [
                 f"functions {len(self.functions)}",
                 f"files {len({code.co_filename for code in self.functions})}",
-                f"changes of room {len(self.changes)}",
+                f"changes of room {len(self.changes)}, {sum(not is_value(end) for _, end in self.changes)} without core",
                 f"depth of a question: at most {max(self.depths)}, mean "
                 f"{sum(depth * count for depth, count in self.depths.items()) / questions:.1f}, of {questions}",
                 *(f"{start} calls or resumes {end}: {n}" for (start, end), n in self.crossings.most_common()),

@@ -28,7 +28,7 @@ from becausal.render.painting import line_of
 from becausal.render.report import render_report
 from becausal.render.signals import shade_of
 from becausal.render.wording import as_text, describe_level, describe_purpose, headline
-from becausal.search.measures import transfer
+from becausal.search.certifying import transfer
 from test_explain import bundled, needs_bundled, scene
 
 RED = (200, 30, 31)

@@ -19,8 +19,7 @@ from becausal.engine.engine import Engine
 from becausal.images.backgrounds import RandomBackgrounds
 from becausal.models import as_classifier
 from becausal.render.certificates import describe_certificate
-from becausal.search.certifying import WAVE, Tally, certify, count_kept, is_hopeless, most_backgrounds
-from becausal.search.measures import transfer
+from becausal.search.certifying import WAVE, Tally, certify, count_kept, is_hopeless, most_backgrounds, transfer
 
 VISIBLE = np.array([[True, False], [False, True]])
 FROM = {"kind": "becausal", "version": 1, "seed": 7}

@@ -37,7 +37,7 @@ from becausal.render.comparison import (
 )
 from becausal.render.comparison_page import render_comparison
 from becausal.scenes import make_scene
-from becausal.search.measures import trace_curves
+from becausal.search.extract import trace_curves
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SCENE = make_scene(50_000_017, cut=True)

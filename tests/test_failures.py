@@ -32,7 +32,7 @@ from becausal.interfaces.web.tasks import ExplainTask
 from becausal.models import as_classifier
 from becausal.render.limits import describe_stop
 from becausal.search.checking import removals
-from becausal.search.descent.coalitions import CoalitionIndex
+from becausal.search.descent.lattice import CoalitionIndex
 from test_bench import bombed, bright, photos  # noqa: F401 - two are fixtures
 from test_classifiers_oip import Server, corner
 from test_classifiers_oip import picture as photo

@@ -15,8 +15,7 @@ from becausal.core.targets import Target
 from becausal.methods.causal.ordering import order_map
 from becausal.methods.causal.search import Causal
 from becausal.render.command import format_command
-from becausal.search.descent.coalitions import CoalitionIndex
-from becausal.search.descent.lattice import Lattice, RemovalCost
+from becausal.search.descent.lattice import CoalitionIndex, Lattice, RemovalCost
 from becausal.search.descent.survey import Survey, run_survey
 from becausal.search.descent.tuning import Tuning
 

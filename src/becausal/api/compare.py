@@ -27,7 +27,7 @@ from becausal.methods import METHODS
 from becausal.models import as_classifier
 from becausal.render.comparison import comparison_png
 from becausal.render.comparison_page import render_comparison
-from becausal.search.measures import trace_curves
+from becausal.search.extract import trace_curves
 
 Watch = Callable[[Status], None]
 

@@ -36,10 +36,10 @@ from becausal.images.loading import InputImage, View, load_image, make_view, pee
 from becausal.methods import make_explainer
 from becausal.methods.costs import check_cost
 from becausal.search.budget import Budget
+from becausal.search.confirming import Plan
 from becausal.search.drive import BudgetedRun
 from becausal.search.explaining import search_explanation
 from becausal.search.pipeline import SearchResult
-from becausal.search.plan import Plan
 from becausal.search.twins import compare_twin
 
 R = TypeVar("R")
@@ -105,8 +105,7 @@ class StartedJob:
         job = self.job
         plan = Plan(
             problem=self.problem, explainer=job.explainer, request=job.request, run=job.run, confidence=self.confidence,
-            is_half=job.engine.classifier.info.is_half, batch_size=job.engine.calls.batch_size,
-            interrupt=job.engine.interrupt,
+            info=job.engine.classifier.info, batch_size=job.engine.calls.batch_size, interrupt=job.engine.interrupt,
         )  # fmt: skip
         search = search_explanation(plan)
         return search if self.twin is None else compare_twin(search, self.twin.tolerance)

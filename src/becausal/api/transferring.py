@@ -8,7 +8,7 @@ from becausal.core.metrics import HELD_OUT, HELD_OUT_COUNT, Transfer
 from becausal.core.problem import Problem
 from becausal.engine.engine import Engine
 from becausal.images.backgrounds import RandomBackgrounds
-from becausal.search.measures import transfer
+from becausal.search.certifying import transfer
 
 
 def measure_transfer(explanation: ExplanationRecord, classifier: Classifier) -> Transfer:

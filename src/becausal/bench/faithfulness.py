@@ -27,7 +27,7 @@ from becausal.core.contracts import Classifier
 from becausal.core.metrics import STEPS, iou, points_inside, rank_agreement
 from becausal.core.problem import Problem
 from becausal.engine.engine import Engine
-from becausal.search.measures import trace_curves
+from becausal.search.extract import trace_curves
 
 NOTE = "Areas and pointing are averaged over the seeds of each image; n is the number of images."
 SEEDS = 3  # runs of each method, with consecutive seeds

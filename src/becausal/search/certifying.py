@@ -6,7 +6,8 @@ from math import log
 import numpy as np
 
 from becausal.core.contracts import Question, Search, Stop, Visible
-from becausal.core.intervals import EXPECTED, MOST_CASES, log_evidence
+from becausal.core.intervals import EXPECTED, MOST_CASES, exact_interval, log_evidence
+from becausal.core.metrics import Transfer
 
 WAVE = 32  # backgrounds evaluated at a time, at most
 LEAST_WAVE = 4  # and at least
@@ -52,11 +53,7 @@ def count_kept(visible: Visible, *, first: int, count: int) -> Search[Tally]:
 def certify(visible: Visible, *, first: int, share: float, confidence: float) -> Search[Tally]:
     """Evaluate a set on backgrounds until it is shown to keep its label on a share of all, or this has become hopeless.
 
-    Args:
-        visible: The set, (*grid,).
-        first: Number of the first background.
-        share: Share of all backgrounds.
-        confidence: Of the bound that has to reach it.
+    visible: (*grid,). first: number of the first background. confidence: of the bound that has to reach the share.
     """
     tally, enough, most = Tally(first, 0, ()), -log(1 - confidence), most_backgrounds(share)
     while tally.asked < most and not is_hopeless(tally, share):
@@ -93,3 +90,13 @@ def _evaluate(visible: Visible, tally: Tally, count: int) -> Search[tuple[Tally,
         answers, is_stopped = stop.answers, True
     failed = tuple(start + int(row) for row in np.flatnonzero(~answers.holds))
     return Tally(tally.first, tally.asked + len(answers), tally.failed + failed), is_stopped
+
+
+def transfer(visible: Visible, *, first: int, count: int, confidence: float = 0.95) -> Search[Transfer]:
+    """Evaluate a set, (*grid,), on the backgrounds `first` to `first + count - 1`; confidence: of the interval.
+
+    The backgrounds must be held out: drawn neither by the search nor for a certificate of this set.
+    """
+    tally = yield from count_kept(visible, first=first, count=count)
+    low, high = exact_interval(tally.kept, tally.asked, confidence) if tally.asked else (0.0, 1.0)
+    return Transfer(tally.kept, tally.asked, low, high)

@@ -6,19 +6,46 @@ nothing, and it is refused. One whose rounding depends on the other rows of the 
 batch; its explanation is kept, with a note that says how large the effect is.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from becausal.core.contracts import Answers, Question, Search, Stop, Visible
+from becausal.core.contracts import Answers, ModelInfo, Question, Search, Stop, Visible
 from becausal.core.errors import UnstableModelError
+from becausal.core.problem import Explainer, Problem
+from becausal.core.request import Request
+from becausal.search.drive import BudgetedRun
 from becausal.search.minimise import Minimal
 from becausal.search.pipeline import SearchResult
-from becausal.search.plan import Plan
 from becausal.search.twins import claims
 
+STABLE, STABLE_HALF = 1e-3, 0.05  # how far a confidence may move between two evaluations, and in half precision
 REPEATS = 2  # how often each batch is evaluated to find out why an answer has changed
 BATCH_SIZES = (2, 16)  # rows of the batches that are compared with a batch of one
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Plan:
+    """What one image's explanation is made with.
+
+    confidence: of the whole view, in the very first call. info: of the model. batch_size: the most rows that it evaluates
+    at once. interrupt: tells whoever runs the search of a Ctrl-C inside it.
+    """
+
+    problem: Problem
+    explainer: Explainer
+    request: Request
+    run: BudgetedRun
+    confidence: float
+    info: ModelInfo
+    batch_size: int
+    interrupt: Callable[[], None]
+
+
+def tolerance_of(info: ModelInfo) -> float:
+    """How far a confidence may move between two evaluations."""
+    return STABLE_HALF if info.is_half else STABLE
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +123,7 @@ def confirm(plan: Plan, result: SearchResult, count: int) -> Search[SearchResult
     """
     alone = yield Question(result.visible[None], uncached=True, exact=True)
     company = yield from ask_company(result, count)
-    change = _find_change(plan, result, alone) or company.find_change(plan.tolerance)
+    change = _find_change(plan, result, alone) or company.find_change(tolerance_of(plan.info))
     if change is None:
         return result
     try:
@@ -109,13 +136,13 @@ def confirm(plan: Plan, result: SearchResult, count: int) -> Search[SearchResult
 
 def _explain_change(plan: Plan, result: SearchResult, alone: Answers, change: Change) -> Search[SearchResult]:
     """Find out whether an answer has changed because of the batch."""
-    gap, tolerance = abs(change.after - change.before), plan.tolerance
+    gap, tolerance = abs(change.after - change.before), tolerance_of(plan.info)
     step = tolerance if np.isnan(gap) else min(tolerance, max(gap, tolerance) / 10)
     effect = yield from find_batch_effect(change.visible, step, plan.batch_size)
     said = f"(confidence {change.before:.4f}, then {change.after:.4f})"
     if effect is None:
         reason = "is dropout still on, or is there randomness in it?"
-        if plan.is_half:
+        if plan.info.is_half:
             reason = "half precision may be too coarse for this image, or there is randomness in the model"
         raise UnstableModelError(f"the model answered the same question in two ways {said}: {reason}")
     if change.visible.all() and len(effect.holds) > 1:
@@ -140,7 +167,7 @@ def _explain_change(plan: Plan, result: SearchResult, alone: Answers, change: Ch
 
 def _find_change(plan: Plan, result: SearchResult, alone: Answers) -> Change | None:
     """Whether the explanation, or else the whole view, has another answer now than in the search."""
-    first, tolerance = plan.confidence, plan.tolerance
+    first, tolerance = plan.confidence, tolerance_of(plan.info)
     before, after = result.checks.confidence, float(alone.confidence[0])
     if result.checks.sufficient != bool(alone.holds[0]) or abs(after - before) > tolerance:
         return Change(result.visible, before, after)

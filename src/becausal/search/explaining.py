@@ -11,11 +11,10 @@ from becausal.core.errors import BecausalError
 from becausal.search.any_level import add_any_level
 from becausal.search.budget import Budget
 from becausal.search.checking import check
-from becausal.search.confirming import confirm
+from becausal.search.confirming import Plan, confirm, tolerance_of
 from becausal.search.drive import Terms, drive
 from becausal.search.minimise import Minimal
 from becausal.search.pipeline import SearchResult, last_checks, run_pipeline
-from becausal.search.plan import Plan
 
 LOST_MAP = "the search was interrupted inside a method: its map is lost, the smallest set found so far is shown"
 
@@ -30,7 +29,7 @@ def search_explanation(plan: Plan) -> Search[SearchResult | BecausalError]:
             result = yield from _best_after_interrupt(plan)
         while True:
             try:
-                floor = max(0.0, run.floor - plan.tolerance)  # rounding may put it below
+                floor = max(0.0, run.floor - tolerance_of(plan.info))  # rounding may put it below
                 result = yield from drive(confirm(plan, result, budget.last_rows), Terms(floor=floor))
                 return (yield from add_any_level(problem, result, request, run))
             except Stop as stop:  # without a cause an interrupt just now: the result is there, and this is still allowed

@@ -1,9 +1,9 @@
-"""From a map to a sufficient set: the first prefix of the ranking that keeps the target."""
+"""The prefixes of a map's ranking: the first one that keeps the target, and the curves of insertion and deletion."""
 
 import numpy as np
 
 from becausal.core.contracts import Saliency, Search, Stop, Visible
-from becausal.core.metrics import prefix, ranking
+from becausal.core.metrics import STEPS, Curves, prefix, prefixes, ranking
 
 COARSE = 64  # prefixes on the first, coarse scale
 WAVE = 4  # prefixes asked at a time on it
@@ -36,3 +36,10 @@ def extract(saliency: Saliency, rng: np.random.Generator) -> Search[Visible | No
     except Stop:
         pass
     return prefix(order, high, grid) if high else None
+
+
+def trace_curves(saliency: Saliency, rng: np.random.Generator, *, steps: int = STEPS) -> Search[Curves]:
+    """Evaluate the 2·(steps + 1) mutants of insertion and deletion."""
+    shown = prefixes(saliency, rng, steps=steps)
+    answers = yield np.concatenate([shown, ~shown])
+    return Curves(answers.confidence[: steps + 1], answers.confidence[steps + 1 :])

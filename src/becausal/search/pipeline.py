@@ -50,13 +50,11 @@ def run_pipeline(
 ) -> Search[SearchResult]:
     """Check that there is something to explain, then search, extract, minimise and verify within the budget.
 
-    Args:
-        problem: What to explain; its budget is set here.
-        explainer: The method, configured for this request.
-        request: The fills, the grain, the seeds and the limit on calls.
-        run: Keeps the best set and the calls so far, for those who watch.
-        budget: Of this part of the explanation; that of the request by default.
+    problem: its budget is set here. explainer: the method, configured for this request. run: keeps the best set and the
+    calls so far, for those who watch. budget: of this part of the explanation; that of the request by default.
     """
+    # The order is that of the calls: nothing is searched before there is something to explain, and the method stops early
+    # enough for what follows. The last checks are asked in any case, so that a search cut short still ends in a checked set.
     opening = yield from _opening(problem)
     run.spent = opening.spent
     shares = request.shares if problem.floors else request.shares[-1:] if problem.has_scores else (0.0,)
@@ -85,15 +83,11 @@ def run_pipeline(
         inner = levels[-1].visible if levels else None
         if inner is not None and levels[-1].checks.minimal_grain is None and not (minimal.visible & ~inner).any():
             minimal = replace(minimal, grain=None)  # the same set, so no more is known of it
-        if problem.is_guided:
-            minimal = yield from _confirm(minimal, inner, floor, finding.saliency)
-        checks = yield from drive(last_checks(minimal, inner, is_guided=problem.is_guided), Terms(floor=floor))
+        minimal, checks = yield from _verify(problem, minimal, inner, floor, finding.saliency)
         levels.append(Level(minimal.visible, checks, level_name(share), share))
     others = []
     for minimal in (Minimal(*found) for found in zip_longest(finding.sets[1:], finding.grains[1:])):
-        if problem.is_guided:
-            minimal = yield from _confirm(minimal, None, 0.0, finding.saliency)
-        checks = yield from last_checks(minimal, is_guided=problem.is_guided)
+        minimal, checks = yield from _verify(problem, minimal, None, 0.0, finding.saliency)
         others.append(CheckedSet(minimal.visible, checks))
     return SearchResult(finding.saliency, tuple(levels), float(opening.confidence[0]), tuple(others), finding.notes)
 
@@ -177,12 +171,16 @@ def _ask_together(sets: Sequence[Minimal], *, is_guided: bool) -> Search[None]:
         yield Question(wave, exact=True)
 
 
-def _confirm(minimal: Minimal, inner: Visible | None, floor: float, saliency: Saliency) -> Search[Minimal]:
-    """What the model itself says of a set that a twin found; if stopped, nothing of its minimality."""
-    try:
-        return (yield from confirm_minimal(minimal, inner, floor, saliency))
-    except Stop:
-        return replace(minimal, grain=None)
+def _verify(
+    problem: Problem, minimal: Minimal, inner: Visible | None, floor: float, saliency: Saliency
+) -> Search[tuple[Minimal, Checks]]:
+    """What the model itself says of a set, which may become smaller where a twin found it."""
+    if problem.is_guided:
+        try:
+            minimal = yield from confirm_minimal(minimal, inner, floor, saliency)
+        except Stop:  # then nothing is known of its minimality
+            minimal = replace(minimal, grain=None)
+    return minimal, (yield from drive(last_checks(minimal, inner, is_guided=problem.is_guided), Terms(floor=floor)))
 
 
 def last_checks(minimal: Minimal, inner: Visible | None = None, *, is_guided: bool = False) -> Search[Checks]:

@@ -79,14 +79,8 @@ def claims(minimal: Minimal, inner: Visible | None = None) -> Visible:
 def confirm_minimal(minimal: Minimal, inner: Visible | None, floor: float, saliency: Saliency) -> Search[Minimal]:
     """A set that a twin found, evaluated by the model itself; where one of its cells can go after all, they are removed.
 
-    Args:
-        minimal: The set.
-        inner: The level inside it, which stays.
-        floor: The confidence it has to keep.
-        saliency: Which cells go first.
-
-    Raises:
-        TwinError: The set does not keep the target, or the twin's verdicts were clearly wrong.
+    inner: the level inside it, which stays. floor: the confidence it has to keep. saliency: which cells go first. Raises
+    TwinError where the set does not keep the target, or the twin's verdicts were clearly wrong.
     """
     answers = with_floor((yield Question(claims(minimal, inner), exact=True)), floor)
     if not answers.holds[0]:

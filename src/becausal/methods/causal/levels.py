@@ -11,14 +11,12 @@ from numpy.typing import NDArray
 
 from becausal.core.contracts import Search, Stop, Visible
 from becausal.core.regions import cells
-from becausal.methods.causal.settling import settle_within
 from becausal.search.descent.chain import Chain
-from becausal.search.descent.coalitions import CoalitionIndex
-from becausal.search.descent.lattice import Lattice
+from becausal.search.descent.lattice import CoalitionIndex, Lattice
 from becausal.search.descent.survey import Survey, restrict
 from becausal.search.descent.tuning import Tuning
 from becausal.search.drive import BudgetedRun, Terms
-from becausal.search.minimise import settle
+from becausal.search.minimise import settle, settle_within
 
 Costs = NDArray[np.float64]  # of removing each cell, (*lattice,)
 

@@ -24,13 +24,12 @@ from becausal.core.problem import Problem
 from becausal.core.regions import cells, default_grain
 from becausal.methods.causal.levels import LevelSearch
 from becausal.methods.causal.ordering import MapEffects, draw_map, measure_effects, order_map
-from becausal.methods.causal.settling import Result, settle_within
 from becausal.search.descent.chain import Chain
-from becausal.search.descent.coalitions import CoalitionIndex
-from becausal.search.descent.lattice import Cells, Lattice
+from becausal.search.descent.lattice import Cells, CoalitionIndex, Lattice
 from becausal.search.descent.survey import Survey, restrict, run_survey
 from becausal.search.descent.tuning import Tuning
 from becausal.search.drive import BudgetedRun
+from becausal.search.minimise import Result, settle_within
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +113,7 @@ class Causal:
         start, effects = np.ones(lattice.shape, bool), None
         try:
             for own in _spawn(rng, self.several):
-                if found and not (yield from _holds(lattice.show(start))):
+                if found and not (yield lattice.show(start)[None]).holds[0]:
                     break
                 results = []
                 for each in _spawn(own, self._count_runs(start.size)):
@@ -210,11 +209,6 @@ class Causal:
         used = np.zeros(int(np.prod(lattice.shape)), bool)
         used[np.setdiff1d(numbers, allowed)] = True
         return used.reshape(lattice.shape)
-
-
-def _holds(visible: Visible) -> Search[bool]:
-    answers = yield visible[None]
-    return bool(answers.holds[0])
 
 
 def _spawn(rng: np.random.Generator, count: int) -> list[np.random.Generator]:

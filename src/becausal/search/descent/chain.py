@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from becausal.core.contracts import Answers, Search, Visible
-from becausal.search.descent.coalitions import CoalitionIndex
-from becausal.search.descent.lattice import Cells, Lattice, RemovalCost, set_sizes
+from becausal.search.descent.lattice import Cells, CoalitionIndex, Lattice, RemovalCost, set_sizes
 from becausal.search.descent.parts import PartSampler
 from becausal.search.descent.tuning import Tuning
 
