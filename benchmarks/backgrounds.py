@@ -27,11 +27,12 @@ from photobombing import Photobomb
 import becausal
 from becausal.core.checks import ANY, Level
 from becausal.core.contracts import Classifier, Pixels
-from becausal.core.metrics import HELD_OUT, HELD_OUT_COUNT, transfer
+from becausal.core.metrics import HELD_OUT, HELD_OUT_COUNT
 from becausal.core.problem import Problem
 from becausal.engine.engine import Engine
 from becausal.images.backgrounds import FunctionBackgrounds, RandomBackgrounds
 from becausal.images.loading import load_image
+from becausal.search.certifying import transfer
 
 ROBUST = ("grey", "black", "white", "blur")
 TILES = 8  # along each side

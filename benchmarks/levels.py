@@ -20,9 +20,10 @@ from search import correct_ones, make_scenes
 import becausal
 from becausal.core.contracts import Classifier
 from becausal.core.errors import BecausalError
-from becausal.core.metrics import iou, rank_agreement, trace_curves
+from becausal.core.metrics import iou, rank_agreement
 from becausal.core.problem import Problem
 from becausal.engine.engine import Engine
+from becausal.search.extract import trace_curves
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -21,9 +21,9 @@ from photobombing import SIDE, Photobomb, read_photobombs
 
 import becausal
 from becausal.core.contracts import Classifier
-from becausal.core.minimise import minimise
 from becausal.core.problem import Problem
 from becausal.engine.engine import Engine
+from becausal.search.minimise import minimise
 
 COLUMNS = ["model", "settings", "seed", "name", "calls", "size", "overlap", "confidence", "sufficient"]
 

@@ -28,7 +28,7 @@ from photobombing import Photobomb, choose, read_photobombs
 import becausal
 from becausal.core.contracts import Classifier
 from becausal.images.loading import load_image
-from becausal.methods.causal.tuning import Tuning
+from becausal.search.descent.tuning import Tuning
 
 MILESTONES = (80, 150, 300, 600, 1200, 2400, 10000)
 RUN = ["kind", "model", "set", "method", "options", "fill", "share", "grain", "seed", "name"]
@@ -155,9 +155,9 @@ def anytime_rows(run: SearchRun, request: becausal.Request) -> Iterable[dict[str
 
 
 def map_rows(run: SearchRun, request: becausal.Request) -> Iterable[dict[str, Any]]:
-    from becausal.core.metrics import trace_curves
     from becausal.core.problem import Problem
     from becausal.engine.engine import Engine
+    from becausal.search.extract import trace_curves
 
     engine = Engine(run.model)
     found = list(run.answers(request))

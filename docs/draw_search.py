@@ -22,7 +22,7 @@ from PIL import Image
 
 import becausal
 from becausal.api.explanation import Explanation
-from becausal.core.contracts import Answers, Classifier, Finding, Search, Visible
+from becausal.core.contracts import Answers, Classifier, Finding, Question, Search, Visible
 from becausal.core.problem import Problem
 from becausal.core.request import SHARES
 from becausal.core.targets import Target, quantise_margin, with_floor
@@ -31,12 +31,12 @@ from becausal.images.fills import make_background
 from becausal.images.loading import load_image, make_view
 from becausal.methods.causal import levels, search
 from becausal.methods.causal.search import Causal
-from becausal.methods.causal.survey import Survey
 from becausal.render.figures import INK, SOFT, new_figure, png_bytes
 from becausal.render.painting import Painted, dilate, paint_explanation, paint_image, paint_map, paint_mutant
 from becausal.render.sheets import Sheet, Tile, as_heat
 from becausal.render.wording import format_confidence, format_count, format_share
 from becausal.scenes import Scene, make_scene
+from becausal.search.descent.survey import Survey
 
 SEED, SIZE = 125, 512  # a mug behind two stones
 KEPT, LOST = "#2c8a5b", "#c0483a"
@@ -149,7 +149,7 @@ def record_steps(
     steps: list[SearchStep] = []
     evaluated: set[bytes] = set()
     best: dict[float, Visible] = {}
-    wave = next(running)
+    wave = Question.of(next(running)).visible
     while True:
         evaluated.update(visible.tobytes() for visible in wave)
         found = engine.ask_uncached(problem, wave)
@@ -161,7 +161,7 @@ def record_steps(
         best[floor] = min(held, key=np.sum)
         steps.append(SearchStep(stages.stage, wave, judged, best[floor], len(evaluated)))
         try:
-            wave = running.send(answers)
+            wave = Question.of(running.send(answers)).visible
         except StopIteration as end:
             return steps, end.value
 

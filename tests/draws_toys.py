@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from becausal.core.contracts import Stop, with_hints
+from becausal.core.contracts import Question, Stop
 from becausal.core.problem import Problem
 from becausal.core.targets import Target
 from becausal.engine.engine import Engine
@@ -43,7 +43,7 @@ def random_waves(seed, grid, count=5, numbers=6):
     sets = rng.random((12, *grid)) < 0.5
     for _ in range(count):
         wave = sets[rng.integers(0, 12, rng.integers(1, 30))]
-        yield wave if rng.random() < 0.3 else with_hints(wave, draws=rng.integers(0, numbers, len(wave)))
+        yield wave if rng.random() < 0.3 else Question(wave, draws=rng.integers(0, numbers, len(wave)))
 
 
 def told(outcome):

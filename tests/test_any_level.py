@@ -18,7 +18,6 @@ from becausal.api.explanation import Explanation
 from becausal.core.certificates import Certificate
 from becausal.core.contracts import ModelInfo
 from becausal.core.errors import OutputError
-from becausal.core.metrics import transfer
 from becausal.core.problem import Problem
 from becausal.core.targets import Target
 from becausal.engine.engine import Engine
@@ -29,6 +28,7 @@ from becausal.render.painting import line_of
 from becausal.render.report import render_report
 from becausal.render.signals import shade_of
 from becausal.render.wording import as_text, describe_level, describe_purpose, headline
+from becausal.search.certifying import transfer
 from test_explain import bundled, needs_bundled, scene
 
 RED = (200, 30, 31)

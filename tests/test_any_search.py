@@ -8,26 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from becausal import Request
-from becausal.api.any_level import reserve_calls
-from becausal.core.certificates import most_backgrounds
 from becausal.core.contracts import Answers, Stop
 from becausal.core.errors import OptionError
 from becausal.core.intervals import MOST_CASES, anytime_bound
 from becausal.core.problem import Problem
 from becausal.core.request import MOST_HOLDS
-from becausal.core.searches import BudgetedRun, Done, step
+from becausal.core.searches import Done, step
 from becausal.core.targets import Target
 from becausal.images.backgrounds import RandomBackgrounds
-from becausal.methods.causal.any_background import (
-    CONFIDENCE,
-    FIRST_FRESH,
-    HARDEST,
-    WAVE,
-    AnySearch,
-    Panel,
-    confidence_of,
-    find_any,
-)
+from becausal.search.any_background import RULES, AnySearch, Panel, confidence_of, find_any
+from becausal.search.budget import Budget
+from becausal.search.certifying import most_backgrounds
+from becausal.search.drive import BudgetedRun
 
 GRID = (6, 7)
 
@@ -75,7 +67,7 @@ def test_the_hardest_backgrounds_judge_the_candidates(seed, count, size):
     sets = rng.random((count, *GRID)) < 0.5
     panel, margin_of = Panel(size), random_margin(seed)
     panel.margins = rng.integers(-3, 3, size).astype(float)
-    hardest = sorted(range(size), key=lambda place: (panel.margins[place], place))[:HARDEST]
+    hardest = sorted(range(size), key=lambda place: (panel.margins[place], place))[: RULES.hardest]
     answers, asked = drive(panel.ask_hardest(sets), margin_of)
     for row, visible in enumerate(sets):
         met, worst = True, math.inf
@@ -86,7 +78,7 @@ def test_the_hardest_backgrounds_judge_the_candidates(seed, count, size):
         assert answers.holds[row] == met
         assert answers.margin[row] == worst
         assert answers.confidence[row] == pytest.approx(1 / (1 + math.exp(-worst)))
-    assert len(asked) <= HARDEST * count
+    assert len(asked) <= RULES.hardest * count
     assert {number for _, number in asked} <= set(hardest)
 
 
@@ -104,7 +96,7 @@ def test_a_set_holds_on_the_panel_where_it_holds_on_each_background(seed, size):
     assert holds == all(margin_of(visible, number) >= 0 for number in panel.numbers)
     assert [before[number] for number in numbers] == sorted(before.values())[: len(numbers)]  # the hardest first
     failing = [place for place, number in enumerate(numbers) if margin_of(visible, number) < 0]
-    assert len(numbers) == (size if holds else min(size, (failing[0] // WAVE + 1) * WAVE))
+    assert len(numbers) == (size if holds else min(size, (failing[0] // RULES.wave + 1) * RULES.wave))
     for number, margin in zip(panel.numbers.tolist(), panel.margins.tolist(), strict=True):
         assert margin == (margin_of(visible, number) if number in numbers else before[number])
 
@@ -144,7 +136,7 @@ def test_every_set_contains_the_inner_one_and_fresh_backgrounds_are_used_once(se
     held, asked, inner, run = find(seed, kind(seed))
     assert not (inner & ~held.visible).any()
     numbers = [number for _, number in asked]
-    fresh = [number for number in numbers if number >= FIRST_FRESH]
+    fresh = [number for number in numbers if number >= RULES.first_fresh]
     tally = held.tally
     last = fresh[-tally.asked :]
     assert last == list(range(tally.first, tally.first + tally.asked))
@@ -198,7 +190,7 @@ def test_the_limit_is_kept(limit):
 def test_the_largest_grids_are_surveyed_first():
     held, asked, _, _ = find(1, growing_margin(1), grid=(20, 20))
     numbers = {number for _, number in asked}
-    assert any(1000 <= number < FIRST_FRESH for number in numbers)
+    assert any(1000 <= number < RULES.first_fresh for number in numbers)
     assert 0 < held.visible.sum() < 400
 
 
@@ -213,7 +205,7 @@ def test_enough_fresh_backgrounds_are_taken_for_every_share(share):
 
 
 def test_all_attempts_together_have_the_permitted_error():
-    assert sum(1 - confidence_of(attempt) for attempt in range(50)) == pytest.approx(1 - CONFIDENCE)
+    assert sum(1 - confidence_of(attempt) for attempt in range(50)) == pytest.approx(1 - RULES.confidence)
 
 
 @pytest.mark.parametrize("kind", ["just below", "growing"])
@@ -271,8 +263,8 @@ def test_a_request_is_recorded_without_its_function(tmp_path):
 
 
 def test_calls_are_reserved_for_the_level_only_where_it_is_asked_for():
-    assert reserve_calls(Request(max_calls=300)).max_calls == 300
-    assert reserve_calls(Request(max_calls=300, holds=0.9)).max_calls == 200
-    assert reserve_calls(Request(max_calls=10_000, holds=0.9)).max_calls == 9_300
-    assert reserve_calls(Request(max_calls=10, holds=0.9)).max_calls == 10
-    assert reserve_calls(Request(holds=0.9)).max_calls is None
+    assert Budget.of(Request(max_calls=300)).for_levels().max_calls == 300
+    assert Budget.of(Request(max_calls=300, holds=0.9)).for_levels().max_calls == 200
+    assert Budget.of(Request(max_calls=10_000, holds=0.9)).for_levels().max_calls == 9_300
+    assert Budget.of(Request(max_calls=10, holds=0.9)).for_levels().max_calls == 10
+    assert Budget.of(Request(holds=0.9)).for_levels().max_calls is None

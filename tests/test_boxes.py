@@ -337,7 +337,7 @@ def test_d_rise_is_the_mean_similarity_of_the_mutants_that_show_a_pixel():
     search = DRise(masks=70, cells=4).search(problem(), np.random.default_rng(0))
     state = step(search, None)
     while not isinstance(state, Done):
-        similarity = state[:, 10:30, 8:32].mean(axis=(1, 2))
+        similarity = np.asarray(state)[:, 10:30, 8:32].mean(axis=(1, 2))
         asked, weights = [*asked, *state], [*weights, *similarity]
         nothing = np.zeros(len(state))
         state = step(search, Answers(nothing > 0, nothing - 1, nothing, similarity=similarity))

@@ -14,19 +14,21 @@ from hypothesis import strategies as st
 
 from becausal.core.contracts import Answers, Stop
 from becausal.core.errors import OptionError
-from becausal.core.extract import extract, prefix, ranking
-from becausal.core.minimise import Minimal
-from becausal.core.pipeline import run_pipeline
+from becausal.core.metrics import prefix, ranking
 from becausal.core.problem import Problem
 from becausal.core.regions import Region, split, whole
 from becausal.core.request import Request
-from becausal.core.searches import BudgetedRun, Done, step
+from becausal.core.searches import Done, step
 from becausal.core.targets import Target
 from becausal.methods.causal import exact, refinement
 from becausal.methods.causal.refinement import DcCausal
 from becausal.methods.causal.responsibility import degrees, mutants, responsibility
 from becausal.methods.causal.search import Causal
-from becausal.methods.causal.tuning import Tuning
+from becausal.search.descent.tuning import Tuning
+from becausal.search.drive import BudgetedRun
+from becausal.search.extract import extract
+from becausal.search.minimise import Minimal
+from becausal.search.pipeline import run_pipeline
 
 GRIDS = [(3, 3), (2, 4), (3, 4), (4, 4), (9,), (2, 2, 3)]
 seeds = st.integers(0, 2**32 - 1)
@@ -38,6 +40,7 @@ def powers(grid):
 
 def numbers(visible):
     """The entry of the table behind each of (n, *grid) visible sets."""
+    visible = np.asarray(visible)
     return visible.reshape(len(visible), -1) @ powers(visible.shape[1:])
 
 

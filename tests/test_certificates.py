@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from becausal.core.certificates import WAVE, Certificate, Tally, certify, count_kept, is_hopeless, most_backgrounds
+from becausal.core.certificates import Certificate
 from becausal.core.contracts import Answers, Stop
 from becausal.core.errors import OptionError
 from becausal.core.intervals import anytime_bound, exact_interval
-from becausal.core.metrics import Transfer, transfer
+from becausal.core.metrics import Transfer
 from becausal.core.problem import Problem
 from becausal.core.searches import Done, step
 from becausal.core.targets import Target
@@ -19,6 +19,7 @@ from becausal.engine.engine import Engine
 from becausal.images.backgrounds import RandomBackgrounds
 from becausal.models import as_classifier
 from becausal.render.certificates import describe_certificate
+from becausal.search.certifying import WAVE, Tally, certify, count_kept, is_hopeless, most_backgrounds, transfer
 
 VISIBLE = np.array([[True, False], [False, True]])
 FROM = {"kind": "becausal", "version": 1, "seed": 7}

@@ -31,7 +31,6 @@ import becausal
 from becausal.api.explanation import Explanation
 from becausal.core.contracts import Classifier
 from becausal.core.errors import AnswerError, MissingExtraError, ModelError, NetworkError, OptionError, OutputError
-from becausal.core.request import LAST_CALLS
 from becausal.interfaces.cli.app import main
 from becausal.models import KINDS, Loading, as_classifier, load_model
 from becausal.models.endpoint import transport as http
@@ -48,6 +47,7 @@ from becausal.models.endpoint.transport import Reply, Transport
 from becausal.models.endpoint.wire import decode, encode, read_metadata
 from becausal.models.signature import TensorInfo
 from becausal.scenes import make_scene
+from becausal.search.budget import LAST_CALLS
 
 ROOT = Path(__file__).parent.parent
 BUNDLED = ROOT / "src" / "becausal" / "models" / "bundled"

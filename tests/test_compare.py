@@ -21,7 +21,7 @@ from becausal.api.compare import choose_methods, compare_methods, save_compariso
 from becausal.core.comparison import Comparison
 from becausal.core.contracts import Answers, Classifier, Finding, Needs, Search
 from becausal.core.errors import ImageError, OptionError, OutputError, TargetError
-from becausal.core.metrics import area_under, overlap, prefixes, trace_curves
+from becausal.core.metrics import area_under, overlap, prefixes
 from becausal.core.problem import Problem
 from becausal.core.searches import Done, step
 from becausal.images.backgrounds import RandomBackgrounds
@@ -37,6 +37,7 @@ from becausal.render.comparison import (
 )
 from becausal.render.comparison_page import render_comparison
 from becausal.scenes import make_scene
+from becausal.search.extract import trace_curves
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SCENE = make_scene(50_000_017, cut=True)

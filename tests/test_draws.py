@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import becausal
-from becausal.core.contracts import Answers, Stop, Wave, draws_of, with_hints
+from becausal.core.contracts import Answers, Question, Stop
 from becausal.core.errors import AnswerError, ImageError
-from becausal.core.searches import BudgetedRun, Done, contrastive, gather, keeping, showing, step
+from becausal.core.searches import Done, step
 from becausal.core.targets import quantise_margin, with_floor
 from becausal.engine import draws as draws_module
 from becausal.engine import interrupts
@@ -26,6 +26,7 @@ from becausal.engine.pool import SearchPool
 from becausal.engine.running import Job
 from becausal.images.backgrounds import RandomBackgrounds
 from becausal.scenes import make_scene
+from becausal.search.drive import BudgetedRun, Terms, drive, gather
 from becausal.testing import MaskClassifier
 from draws_toys import Sampler, asks, problem_of, random_waves, search_all, told
 from test_engine import GRID, Model, rows
@@ -38,7 +39,7 @@ def view_of(seed, high=60):
 
 def wave_of(text, *numbers):
     """The set, once on each background."""
-    return with_hints(np.repeat(rows(text), len(numbers), axis=0), draws=numbers)
+    return Question(np.repeat(rows(text), len(numbers), axis=0), draws=numbers)
 
 
 def twin(model, problem, waves, limit):
@@ -46,7 +47,7 @@ def twin(model, problem, waves, limit):
     known, calls, heard, asked = {}, 0, [], 0
     fills = [np.asarray(background) for background in problem.backgrounds]
     for wave in waves:
-        numbers = draws_of(wave)
+        numbers = Question.of(wave).draws
         answers, word = [], "answers"
         asked += len(wave)
         for row, visible in enumerate(np.asarray(wave)):
@@ -102,10 +103,10 @@ def test_the_bundled_classifier_is_asked_about_the_composed_images():
     problem = replace(problem_of(view, label_id=label, fills=2), sampler=sampler)
     visible = np.random.default_rng(0).random((6, 128, 128)) < np.array([0.0, 0.3, 0.6, 0.9, 0.97, 1.0])[:, None, None]
     numbers = np.arange(6 * 12) % 12
-    wave = with_hints(np.repeat(visible, 12, axis=0), draws=numbers)
+    wave = Question(np.repeat(visible, 12, axis=0), draws=numbers)
     ((_, answers),) = Engine(model).run(problem, asks(wave)).result
     grounds = np.stack([sampler.draw(int(number)) for number in numbers])
-    judged = problem.target.judge(model.classify(np.where(wave[..., None], view, grounds)))
+    judged = problem.target.judge(model.classify(np.where(wave.visible[..., None], view, grounds)))
     np.testing.assert_allclose(answers.confidence, judged.confidence, rtol=1e-5, atol=1e-7)
     assert answers.holds.tolist() == judged.holds.tolist()
     assert answers.holds.any()
@@ -137,7 +138,7 @@ def test_a_set_on_a_background_is_evaluated_once_and_apart_from_the_fills():
 
 def test_a_question_without_cache_is_evaluated_again_past_the_budget():
     model = Model()
-    again = with_hints(rows("0", "0"), draws=[4, 5], uncached=True)
+    again = Question(rows("0", "0"), draws=[4, 5], uncached=True)
     outcome = Engine(model).run(problem_of(view_of(1), fills=3), asks(wave_of("0", 4), again, again), max_calls=1)
     assert outcome.stopped_by == "finished"
     assert outcome.stats.calls == len(model.rows) == 5
@@ -151,7 +152,7 @@ def test_nothing_is_guessed_on_random_backgrounds():
     def guess(count):
         raise AssertionError
 
-    wave = with_hints(rows("0"), draws=[1], lookahead=guess)
+    wave = Question(rows("0"), draws=[1], lookahead=guess)
     assert Engine(model).run(problem_of(view_of(1)), asks(wave)).stats.speculative == 0
 
 
@@ -176,15 +177,18 @@ def test_a_search_without_a_sampler_is_told_so():
 @pytest.mark.parametrize("draws", [[], [1], [1, 2, 3], [[1, 2]]])
 def test_there_is_one_draw_for_each_row(draws):
     with pytest.raises(ValueError, match="one number for each of 2 rows"):
-        with_hints(rows("0", "1"), draws=draws)
+        Question(rows("0", "1"), draws=draws)
 
 
-def test_parts_of_a_wave_have_no_draws():
+def test_parts_of_a_question_keep_their_draws():
     wave = wave_of("0", 3, 4)
     assert wave.draws.tolist() == [3, 4]
     assert wave.draws.dtype == np.intp
-    for part in (wave[:1], ~wave, wave.copy(), np.concatenate([wave, wave]), np.asarray(wave), rows("0"), wave | wave):
-        assert draws_of(part) is None
+    assert wave.part(slice(1, 2)).draws.tolist() == [4]
+    assert wave.part(np.array([1, 0])).draws.tolist() == [4, 3]
+    assert wave.showing(rows("5")[0]).draws.tolist() == [3, 4]
+    for plain in (np.asarray(wave), rows("0")):
+        assert Question.of(plain).draws is None
 
 
 @pytest.mark.parametrize("kind", [Model, Later])
@@ -394,7 +398,7 @@ def test_the_tensors_of_a_device_are_used_again():
         view = np.random.default_rng(0).integers(0, 256, (12, 10, 3)).astype(np.uint8)
         problem = problem_of(view, sampler=lambda v: RandomBackgrounds(v, 2))
         visible = np.random.default_rng(1).random((300, 12, 10)) < 0.5
-        ((_, answers),) = Engine(model).run(problem, asks(with_hints(visible, draws=np.arange(300)))).result
+        ((_, answers),) = Engine(model).run(problem, asks(Question(visible, draws=np.arange(300)))).result
         grounds = np.stack([problem.sampler.draw(number) for number in range(300)])
         scores = model.classify(np.where(visible[..., None], view, grounds))
     finally:
@@ -449,7 +453,7 @@ def test_what_holds_on_one_background_is_no_sufficient_set():
     run = BudgetedRun(GRID)
     run.note(wave_of("0", 1, 2), confident([1, 1], spent=9))
     assert (run.pixels, run.spent) == (6, 9)
-    run.note(rows("0 1"), confident([1], spent=8))
+    run.note(Question(rows("0 1")), confident([1], spent=8))
     assert (run.pixels, run.spent) == (2, 9)
 
 
@@ -459,7 +463,7 @@ def test_a_limit_counts_one_call_for_each_row_and_a_part_keeps_its_draws():
     search = run.follow(inner, limit=9)
     assert len(step(search, None)) == 2
     part = step(search, confident([1, 1], spent=6))
-    assert isinstance(part, Wave)
+    assert isinstance(part, Question)
     assert part.draws.tolist() == [5, 6, 7]
     assert np.array_equal(part, np.repeat(rows("0"), 3, axis=0))
     done = step(search, confident([0, 1, 0], spent=9))
@@ -475,9 +479,9 @@ def test_a_limit_that_is_not_reached_passes_the_wave_on_as_it_is():
 
 def test_a_harder_target_and_shown_pixels_keep_the_draws():
     always = rows("5")[0]
-    search = keeping(showing(asks(wave_of("0", 3, 4)), always), 0.8)
+    search = drive(asks(wave_of("0", 3, 4)), Terms(always=always, floor=0.8))
     wave = step(search, None)
-    assert draws_of(wave).tolist() == [3, 4]
+    assert Question.of(wave).draws.tolist() == [3, 4]
     assert np.array_equal(wave, np.repeat(rows("0 5"), 2, axis=0))
     done = step(search, confident([0.9, 0.6]))
     assert isinstance(done, Done)
@@ -485,7 +489,9 @@ def test_a_harder_target_and_shown_pixels_keep_the_draws():
     assert answers.holds.tolist() == with_floor(confident([0.9, 0.6]), 0.8).holds.tolist() == [True, False]
 
 
-@pytest.mark.parametrize("together", [contrastive, lambda search: gather([asks(rows("0")), search])])
+@pytest.mark.parametrize(
+    "together", [lambda search: drive(search, Terms(contrast=True)), lambda search: gather([asks(rows("0")), search])]
+)
 def test_where_draws_make_no_sense_they_are_refused(together):
     with pytest.raises(ValueError, match="cannot use random backgrounds"):
         step(together(asks(wave_of("0", 1))), None)

@@ -14,12 +14,12 @@ from becausal.api import Failure, Request
 from becausal.core.contracts import Classifier, Finding, ModelInfo, Stop
 from becausal.core.errors import AnswerError, BecausalError, FillError, UnstableModelError
 from becausal.core.problem import Problem
-from becausal.core.searches import gather
 from becausal.core.targets import STEP, Target
 from becausal.engine.calls import ModelCalls, check_scores
 from becausal.engine.engine import GRACE, Engine
 from becausal.methods.causal.refinement import DcCausal
 from becausal.methods.causal.search import Causal
+from becausal.search.drive import gather
 
 
 @dataclass

@@ -18,10 +18,10 @@ from becausal.api.explanation import FILES, Explanation
 from becausal.core.errors import AnswerError, BecausalError, FillError, OptionError, OutputError, TargetError
 from becausal.core.explanation import SCHEMA, NamedScore
 from becausal.core.regions import cells
-from becausal.core.request import LAST_CALLS
 from becausal.models import as_classifier, read_labels
 from becausal.render.wording import as_text, headline
 from becausal.scenes import make_scene
+from becausal.search.budget import LAST_CALLS
 
 FOLDER = Path(becausal.models.bundled.__file__).parent
 SHARED = Path(__file__).parents[2] / "shared"

@@ -21,7 +21,6 @@ from becausal.engine.engine import Engine
 from becausal.images.fills import make_background
 from becausal.methods import METHODS, list_options, make_explainer, options_of
 from becausal.methods.causal.search import Causal
-from becausal.methods.causal.tuning import Tuning
 from becausal.methods.lime_superpixels import Lime
 from becausal.methods.occlusion import Occlusion
 from becausal.methods.rise import Rise
@@ -29,6 +28,7 @@ from becausal.methods.sbfl import MEASURES, Sbfl, Spectrum, SpectrumCounter
 from becausal.methods.shap_partition import Shap, halve
 from becausal.models import as_classifier
 from becausal.scenes import NOTHING, make_scene
+from becausal.search.descent.tuning import Tuning
 
 #: Every method of this file, with options that limit its model calls, and the limit.
 SMALL = {

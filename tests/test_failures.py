@@ -18,8 +18,7 @@ from batch_toys import MODEL, write_pictures
 from becausal.api import Failure, Request, explain_numbered, find_failure, map_explanations
 from becausal.api.explanation import Explanation
 from becausal.batch.reading import BatchRun
-from becausal.core.checks import removals
-from becausal.core.contracts import Finding, Stop, with_hints
+from becausal.core.contracts import Finding, Question, Stop
 from becausal.core.errors import AnswerError, NetworkError
 from becausal.engine import interrupts
 from becausal.engine.engine import Engine
@@ -30,9 +29,10 @@ from becausal.interfaces.serve.limits import Limits
 from becausal.interfaces.serve.results import render_explanation
 from becausal.interfaces.serve.tasks import ExplainTask
 from becausal.lab.bench import execution, run
-from becausal.methods.causal.coalitions import CoalitionIndex
 from becausal.models import as_classifier
 from becausal.render.limits import describe_stop
+from becausal.search.checking import removals
+from becausal.search.descent.lattice import CoalitionIndex
 from test_bench import bombed, bright, photos  # noqa: F401 - two are fixtures
 from test_classifiers_oip import Server, corner
 from test_classifiers_oip import picture as photo
@@ -348,7 +348,7 @@ def test_an_outcome_has_the_error_and_the_answers_there_were():
 
 def stubborn(heard):
     """It goes on asking whatever it is told: something new, something known, and past the memo."""
-    for wave in (rows(*"012345"), rows("0"), rows("5"), with_hints(rows("0"), uncached=True)):
+    for wave in (rows(*"012345"), rows("0"), rows("5"), Question(rows("0"), uncached=True)):
         try:
             heard.append(len((yield wave)))
         except Stop as told:

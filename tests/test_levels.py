@@ -15,20 +15,22 @@ from hypothesis import strategies as st
 import becausal
 from becausal import Request
 from becausal.core.components import count_components
-from becausal.core.contracts import Answers, Finding, Stop, with_hints
+from becausal.core.contracts import Answers, Finding, Question, Stop
 from becausal.core.errors import OutputError
 from becausal.core.metrics import iou
-from becausal.core.minimise import settle
-from becausal.core.pipeline import combine, run_pipeline
 from becausal.core.problem import Problem
 from becausal.core.regions import cells
-from becausal.core.removals import Neighbours
 from becausal.core.request import SHARES
-from becausal.core.searches import BudgetedRun, Done, keeping, showing, step
+from becausal.core.searches import Done, step
 from becausal.core.targets import Target, quantise_margin, with_floor
 from becausal.methods import make_explainer
 from becausal.methods.causal.ordering import MapEffects, draw_map, measure_effects, order_map, rank_patches, rising_fit
-from becausal.methods.causal.survey import Survey, balanced_halves
+from becausal.search import drive as driving
+from becausal.search.descent.survey import Survey, balanced_halves
+from becausal.search.drive import BudgetedRun, Terms
+from becausal.search.minimise import settle
+from becausal.search.pipeline import combine, run_pipeline
+from becausal.search.removals import Neighbours
 from becausal.testing import MaskClassifier
 
 seeds = st.integers(0, 2**32 - 1)
@@ -899,7 +901,7 @@ def test_keeping_a_floor_is_the_same_as_a_target_with_it(seed, floor):
     plain = Target(2).judge(scores)
     answers = Answers(plain.holds, quantise_margin(plain.margin, plain.holds), plain.confidence, 30)
     heard = []
-    search = keeping(collect([np.ones((30, 4), bool)] * 2, heard), floor)
+    search = driving.drive(collect([np.ones((30, 4), bool)] * 2, heard), Terms(floor=floor))
     step(search, None)
     step(search, answers)
     assert step(search, Stop("budget", answers.part(slice(0, 9)))) == Done("done")
@@ -917,9 +919,9 @@ def test_keeping_a_floor_is_the_same_as_a_target_with_it(seed, floor):
 def test_showing_adds_pixels_to_every_question_and_every_guess():
     always = np.array([True, False, False, False])
     waves = np.random.default_rng(0).random((2, 5, 4)) < 0.5
-    ahead = with_hints(waves[0], lookahead=lambda count: list(waves[1][:count]))
+    ahead = Question(waves[0], lookahead=lambda count: list(waves[1][:count]))
     heard = []
-    search = showing(collect([ahead, waves[1]], heard), always)
+    search = driving.drive(collect([ahead, waves[1]], heard), Terms(always=always))
     asked = step(search, None)
     assert np.array_equal(asked, waves[0] | always)
     assert np.array_equal(np.stack(asked.lookahead(3)), waves[1][:3] | always)
@@ -933,7 +935,9 @@ def test_showing_adds_pixels_to_every_question_and_every_guess():
 def test_the_best_set_on_the_way_keeps_the_floor():
     run = BudgetedRun((4,), floor=0.6)
     wave = np.array([[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0]], bool)
-    run.note(wave, Answers(np.array([True, True, False]), np.array([1.0, 1.0, -1.0]), np.array([0.7, 0.5, 0.9]), 3))
+    run.note(
+        Question(wave), Answers(np.array([True, True, False]), np.array([1.0, 1.0, -1.0]), np.array([0.7, 0.5, 0.9]), 3)
+    )
     assert run.pixels == 3
     assert run.spent == 3
 

@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from becausal.core.checks import Checks, check, compare, removals
+from becausal.core.checks import Checks, compare
 from becausal.core.contracts import Answers, Stop
-from becausal.core.minimise import grains, minimise, present, settle
 from becausal.core.regions import cells
 from becausal.core.searches import Done, step
+from becausal.search.checking import check, removals
+from becausal.search.minimise import grains, minimise, present, settle
 
 seeds = st.integers(0, 2**32 - 1)
 #: Grids and the finest grain to go to; the last three go through several grains.
@@ -72,7 +73,7 @@ def run(search, rule, room=None):
     state = step(search, None)
     while not isinstance(state, Done):
         left = len(state) if room is None else max(0, room - len(rule.asked))
-        known = rule.answers(state[:left])
+        known = rule.answers(np.asarray(state)[:left])
         state = step(search, known if len(known) == len(state) else Stop("budget", known))
     return state.result
 

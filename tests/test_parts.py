@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from becausal.methods.causal.lattice import RemovalCost, set_sizes, weighted_sum
-from becausal.methods.causal.parts import BLOCK, PART_KINDS, RADII, STRETCH, PartSampler
+from becausal.search.descent.lattice import RemovalCost, set_sizes, weighted_sum
+from becausal.search.descent.parts import BLOCK, PART_KINDS, RADII, STRETCH, PartSampler
 
 seeds = st.integers(0, 2**32 - 1)
 lattices = st.lists(st.integers(1, 9), min_size=1, max_size=3).map(tuple)

@@ -4,11 +4,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from becausal.core.minimise import settle
 from becausal.core.regions import cells
-from becausal.core.removals import Removals
-from becausal.core.run_ahead import run_ahead
 from becausal.core.searches import Done, step
+from becausal.search.minimise import settle
+from becausal.search.removals import Removals
+from becausal.search.run_ahead import run_ahead
 from test_minimise import PLACES, Rule, kinds, seeds
 
 

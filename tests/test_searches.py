@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from becausal.core.contracts import Answers, Stop
+from becausal.core.contracts import Answers, Question, Stop
 from becausal.core.errors import AnswerError
-from becausal.core.searches import BudgetedRun, Done, contrastive, gather, step
+from becausal.core.searches import Done, step
+from becausal.search.drive import BudgetedRun, Terms, drive, gather
 
 GRID = (4,)
 
@@ -152,7 +153,7 @@ def test_gather_hands_out_every_answer_once_and_in_order(plans):
 # BudgetedRun
 
 
-def drive(search, table, *, spent=0, memo=None):
+def answer_all(search, table, *, spent=0, memo=None):
     """Answer a search as the engine does: `table(row)` says what holds, and a question costs one call, once."""
     memo = set() if memo is None else memo
     asked = []
@@ -171,7 +172,7 @@ def test_a_course_remembers_the_smallest_set_that_held():
     assert course.visible.all()
     assert course.pixels == 4
     waves = [wave([0, 1, 2], [1, 2]), wave([3], [2, 3]), wave([0, 1, 3], [0, 3])]
-    drive(course.follow(asks(*waves)), lambda row: bool(row[2]) or row.sum() == 3)
+    answer_all(course.follow(asks(*waves)), lambda row: bool(row[2]) or row.sum() == 3)
     assert course.visible.tolist() == one(1, 2).tolist()  # the first of that size, [3] alone does not hold
     assert course.pixels == 2
     assert course.spent == 6
@@ -181,13 +182,13 @@ def test_a_course_remembers_the_smallest_set_that_held():
 def test_a_course_keeps_a_copy():
     course = BudgetedRun(GRID)
     asked = wave([1])
-    course.note(asked, answers([True], 1))
+    course.note(Question(asked), answers([True], 1))
     asked[:] = False
     assert course.visible.tolist() == one(1).tolist()
 
 
 def test_follow_passes_results_and_answers_through():
-    result, asked = drive(BudgetedRun(GRID).follow(asks(wave([0], [1]), wave([2]))), lambda row: row[1])
+    result, asked = answer_all(BudgetedRun(GRID).follow(asks(wave([0], [1]), wave([2]))), lambda row: row[1])
     assert result == [("", [False, True]), ("", [False])]
     assert asked == [2, 1]
 
@@ -195,7 +196,7 @@ def test_follow_passes_results_and_answers_through():
 def test_follow_stops_a_search_at_its_limit_with_the_part_that_fitted():
     course = BudgetedRun(GRID)
     search = course.follow(asks(wave([0], [1]), wave([2], [3], [0, 1]), wave([1, 2])), limit=4)
-    result, asked = drive(search, lambda row: row[3])
+    result, asked = answer_all(search, lambda row: row[3])
     assert asked == [2, 2]  # never more than the limit
     assert result == [("", [False, False]), ("", "budget", [False, True]), ("", "budget", [])]
     assert course.stopped_by == "budget"
@@ -205,8 +206,8 @@ def test_follow_stops_a_search_at_its_limit_with_the_part_that_fitted():
 
 def test_follow_counts_what_was_spent_before():
     course = BudgetedRun(GRID)
-    drive(course.follow(asks(wave([0], [1]))), lambda row: True)
-    result, asked = drive(course.follow(asks(wave([2], [3])), limit=2), lambda row: True, spent=2)
+    answer_all(course.follow(asks(wave([0], [1]))), lambda row: True)
+    result, asked = answer_all(course.follow(asks(wave([2], [3])), limit=2), lambda row: True, spent=2)
     assert (result, asked) == ([("", "budget", [])], [])
     assert course.stopped_by == "budget"
 
@@ -236,7 +237,7 @@ def test_the_first_reason_to_stop_stays():
     search = course.follow(asks(wave([0]), wave([1])), limit=1)
     step(search, None)
     step(search, Stop("interrupt"))
-    drive(course.follow(asks(wave([0])), limit=0), lambda row: True)
+    answer_all(course.follow(asks(wave([0])), limit=0), lambda row: True)
     assert course.stopped_by == "interrupt"
 
 
@@ -259,7 +260,7 @@ def test_a_limit_is_never_passed_and_never_bites_early(sizes, limit):
         np.array([[n >> i & 1 for i in range(8)] for n in (next(numbers) for _ in range(size))], bool) for size in sizes
     ]
     course = BudgetedRun(grid)
-    result, asked = drive(course.follow(asks(*waves), limit=limit), lambda row: bool(row[0]))
+    result, asked = answer_all(course.follow(asks(*waves), limit=limit), lambda row: bool(row[0]))
     total = sum(sizes)
     assert sum(asked) == (total if limit is None else min(limit, total))
     assert course.stopped_by == (None if limit is None or total <= limit else "budget")
@@ -279,7 +280,7 @@ def test_a_contrastive_search_asks_each_set_and_its_complement():
     def hearing():
         return (yield wave([0], [1, 2]))
 
-    search = contrastive(hearing())
+    search = drive(hearing(), Terms(contrast=True))
     state = step(search, None)
     assert (state == wave([0], [1, 2, 3], [1, 2], [0, 3])).all()
     end = step(search, margins([2.0, -3.0, 1.0, 0.5]))
@@ -290,7 +291,7 @@ def test_a_contrastive_search_asks_each_set_and_its_complement():
 
 
 def test_a_contrastive_search_that_is_stopped_hears_whole_pairs():
-    search = contrastive(asks(wave([0], [1], [2])))
+    search = drive(asks(wave([0], [1], [2])), Terms(contrast=True))
     step(search, None)
     assert step(search, Stop("budget", margins([1.0, -1.0, 1.0]))) == Done([("", "budget", [True])])
 
@@ -301,7 +302,7 @@ def test_a_contrastive_margin_is_0_or_more_exactly_where_both_hold(values):
     def hearing():
         return (yield np.zeros((len(values) // 2, *GRID), bool))
 
-    search = contrastive(hearing())
+    search = drive(hearing(), Terms(contrast=True))
     step(search, None)
     heard = step(search, margins(values)).result
     assert heard.holds.tolist() == [a >= 0 and not b >= 0 for a, b in zip(values[::2], values[1::2], strict=True)]

@@ -15,9 +15,8 @@ from PIL import Image
 
 import becausal
 from becausal.api import Failure, Request, explain_numbered, jobs
-from becausal.core.contracts import Answers, AsyncClassifier, Classifier, Stop, Wave, with_hints
+from becausal.core.contracts import Answers, AsyncClassifier, Classifier, Question, Stop
 from becausal.core.errors import AnswerError, ImageError
-from becausal.core.minimise import minimise
 from becausal.core.problem import Problem
 from becausal.core.targets import Target
 from becausal.engine import memory
@@ -29,6 +28,7 @@ from becausal.methods.causal import refinement
 from becausal.methods.causal.refinement import DcCausal
 from becausal.methods.causal.search import Causal
 from becausal.scenes import make_scene
+from becausal.search.minimise import minimise
 from test_engine import GRID, VALUES, Model, asks, case, picture, random_waves, rows, told
 
 
@@ -67,13 +67,15 @@ def test_the_double_is_a_classifier_beside_us_and_the_plain_one_is_not():
     assert not isinstance(Model(), AsyncClassifier)
 
 
-def test_a_wave_is_an_array_and_its_parts_say_nothing():
-    wave = with_hints(rows("0", "1"), lookahead=lambda count: [], uncached=True)
-    assert isinstance(wave, Wave)
-    assert wave.uncached
-    for part in (wave[:1], ~wave, wave.copy(), np.concatenate([wave, wave])):
-        assert getattr(part, "lookahead", None) is None
-        assert not getattr(part, "uncached", False)
+def test_parts_of_a_question_keep_its_hints():
+    question = Question(rows("0", "1"), lookahead=lambda count: [], uncached=True, exact=True)
+    part = question.part(slice(1))
+    assert np.array_equal(part, rows("0"))
+    assert (part.lookahead, part.uncached, part.exact, part.alone) == (question.lookahead, True, True, False)
+    plain = Question.of(rows("0", "1"))
+    assert np.array_equal(plain, rows("0", "1"))
+    assert (plain.lookahead, plain.uncached, plain.exact, plain.draws) == (None, False, False, None)
+    assert Question.of(question) is question
 
 
 # Batches under way
@@ -179,7 +181,7 @@ def test_guesses_save_batches_and_are_counted_apart(seed):
 
 def test_a_guess_that_breaks_the_model_is_as_if_it_had_not_been_made():
     def guessing():
-        answers = yield with_hints(rows("0 3"), lookahead=lambda count: [rows("5")[0]])
+        answers = yield Question(rows("0 3"), lookahead=lambda count: [rows("5")[0]])
         return answers, (yield rows("3"))
 
     model = Later(fails_at=(0,), fixed_sizes=(2,))
@@ -193,7 +195,7 @@ def test_a_guess_that_breaks_the_model_is_as_if_it_had_not_been_made():
 def test_a_guess_that_is_known_already_is_not_asked():
     def guessing():
         yield rows("0", "1")
-        yield with_hints(rows("2", "5", "0 1"), lookahead=lambda count: [*rows("0", "2", "3", "3", "4")][:count])
+        yield Question(rows("2", "5", "0 1"), lookahead=lambda count: [*rows("0", "2", "3", "3", "4")][:count])
         yield rows("3")
 
     model = Later(fixed_sizes=(2, 6))
@@ -206,7 +208,7 @@ def test_a_guess_that_is_known_already_is_not_asked():
 def test_the_budget_counts_no_guess_and_an_answer_beyond_it_is_not_told():
     def guessing():
         try:
-            yield with_hints(rows("0"), lookahead=lambda count: [*rows("1", "2", "3")])
+            yield Question(rows("0"), lookahead=lambda count: [*rows("1", "2", "3")])
             yield rows("1", "2", "3")
         except Stop as stop:
             return stop.answers

@@ -12,13 +12,12 @@ from becausal.core.patches import clusters, superpixels
 from becausal.core.problem import Problem
 from becausal.core.searches import Done, step
 from becausal.core.targets import Target
-from becausal.methods.causal.coalitions import CoalitionIndex
-from becausal.methods.causal.lattice import Lattice, RemovalCost
 from becausal.methods.causal.ordering import order_map
 from becausal.methods.causal.search import Causal
-from becausal.methods.causal.survey import Survey, run_survey
-from becausal.methods.causal.tuning import Tuning
 from becausal.render.command import format_command
+from becausal.search.descent.lattice import CoalitionIndex, Lattice, RemovalCost
+from becausal.search.descent.survey import Survey, run_survey
+from becausal.search.descent.tuning import Tuning
 
 
 def rng(seed=0):
@@ -37,7 +36,7 @@ def ask(search, score, limit=None):
     state = step(search, None)
     while not isinstance(state, Done):
         asked.append(np.asarray(state))
-        margin = score(state)
+        margin = score(asked[-1])
         state = step(search, Answers(margin >= 0, margin, np.full(len(margin), np.nan), sum(map(len, asked))))
     return state.result, np.concatenate(asked)
 

@@ -6,7 +6,7 @@ import pytest
 import becausal
 from becausal.api import Request, explain_many
 from becausal.core.contracts import AsyncClassifier, Classifier
-from becausal.core.minimise import minimise
+from becausal.search.minimise import minimise
 from becausal.testing import MaskClassifier, run_search
 
 IMAGE = np.zeros((8, 8, 3), np.uint8)

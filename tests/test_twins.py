@@ -12,15 +12,17 @@ import numpy as np
 import pytest
 
 import becausal
-from becausal.core.checks import removals
-from becausal.core.contracts import Answers, Stop, is_exact, with_hints
+from becausal.core.contracts import Answers, Question, Stop
 from becausal.core.errors import AnswerError, FillError, OptionError, TargetError, TwinError
-from becausal.core.minimise import Minimal
 from becausal.core.searches import Done, step
-from becausal.core.twins import EVERY, Twin, compare_twin, confirm_minimal, exactly, find_difference
+from becausal.core.twins import Twin
 from becausal.models import as_classifier
 from becausal.models.loading import Loading
 from becausal.models.preprocess import PRESETS
+from becausal.search.checking import removals
+from becausal.search.drive import Terms, drive
+from becausal.search.minimise import Minimal
+from becausal.search.twins import EVERY, compare_twin, confirm_minimal, find_difference
 from becausal.testing import MaskClassifier
 
 SIDE = 8
@@ -51,7 +53,7 @@ def test_the_first_wave_and_one_in_sixteen_are_asked_of_the_model_too():
     state, exact, spent = step(search, None), [], 0
     while not isinstance(state, Done):
         spent += len(state)
-        exact.append(is_exact(state))
+        exact.append(Question.of(state).exact)
         state = step(search, answers(*[0.7] * len(state), spent=spent))
     assert np.flatnonzero(exact).tolist() == [1, EVERY + 2]
     assert [found.spent for found in state.result] == [3 * (i + 1) for i in range(EVERY + 2)]  # it does not notice
@@ -71,7 +73,7 @@ def test_a_wrong_twin_ends_the_search():
     search = compare_twin(asking([rows(3)]), 0.01)
     step(search, None)
     step(search, answers(0.7, 0.7, 0.7))
-    state = step(search, answers(0.7, 0.3))
+    state = step(search, answers(0.7, 0.3))  # the first and the last of them
     assert isinstance(state, Done)
     assert isinstance(state.result, TwinError)
     assert state.result.is_wrong
@@ -93,11 +95,11 @@ def test_a_stop_during_the_comparison_keeps_the_answers():
 
 
 def test_exactly_marks_every_question():
-    search = exactly(asking([rows(2), with_hints(rows(1), draws=[7])]))
+    search = drive(asking([rows(2), Question(rows(1), draws=[7])]), Terms(exact=True))
     first = step(search, None)
     second = step(search, answers(0.1, 0.1))
-    assert is_exact(first)
-    assert is_exact(second)
+    assert Question.of(first).exact
+    assert Question.of(second).exact
     assert second.draws.tolist() == [7]
 
 
@@ -105,7 +107,7 @@ def decide(search, needed):
     """Answer a search by a model that needs these pixels; each gives an equal share of its confidence."""
     state = step(search, None)
     while not isinstance(state, Done):
-        assert is_exact(state)
+        assert Question.of(state).exact
         share = (np.asarray(state) & needed).sum(axis=(1, 2)) / needed.sum()
         state = step(search, Answers(share >= 1, np.where(share >= 1, 0.01, -0.01), share))
     return state.result

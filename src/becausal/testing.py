@@ -14,7 +14,7 @@ from typing import Any, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import Answers, Grid, ModelInfo, Pixels, Search, Visible
+from becausal.core.contracts import Answers, Grid, ModelInfo, Pixels, Question, Search, Visible
 from becausal.core.searches import Done, step
 
 __all__ = ["MaskClassifier", "run_search"]
@@ -128,7 +128,7 @@ def run_search(search: Search[T], function: ScoreFunction, *, threshold: float =
     asked: list[Visible] = []
     state = step(search, None)
     while not isinstance(state, Done):
-        wave = np.asarray(state)
+        wave = Question.of(state).visible
         asked += list(wave)
         confidence = np.asarray(function(wave), np.float64)
         state = step(search, Answers(confidence >= threshold, confidence - threshold, confidence, spent=len(asked)))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from becausal.api.explanation import Explanation
-from becausal.api.jobs import limit_of, run_jobs, view_of
+from becausal.api.jobs import ImageQueue, view_of
 from becausal.api.target_choice import number_boxes
 from becausal.core.boxes import Box, read_boxes
 from becausal.core.contracts import ModelInfo
@@ -20,6 +20,7 @@ from becausal.engine.engine import Engine
 from becausal.engine.running import SharedAnswers
 from becausal.images.loading import InputImage, load_image
 from becausal.models import as_classifier
+from becausal.search.budget import Budget
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def explain_boxes(
             yield source, replace(asked, box=number)
 
     engine = Engine(classifier, batch_size=batch_size)
-    for index, answer in run_jobs(work(), engine, limit_of(asked), width=1, progress=progress, shared=shared):
+    for index, answer in ImageQueue(work(), engine, progress, shared).run(Budget.of(asked), width=1):
         if shared.whole is not None and shared.whole.ndim != 3:
             answer = Failure(source.name, not_a_detector(classifier.info))
         yield numbers()[index], answer

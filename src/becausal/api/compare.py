@@ -19,7 +19,7 @@ from becausal.core.contracts import Classifier, ModelInfo, Visible
 from becausal.core.errors import BecausalError, FillError, ImageError, OptionError, OutputError, TargetError
 from becausal.core.explanation import ExplanationRecord
 from becausal.core.files import write_files
-from becausal.core.metrics import Curves, overlap, trace_curves
+from becausal.core.metrics import Curves, overlap
 from becausal.core.problem import Problem
 from becausal.engine.engine import Engine
 from becausal.images.loading import InputImage, load_image
@@ -27,6 +27,7 @@ from becausal.methods import METHODS
 from becausal.models import as_classifier
 from becausal.render.comparison import comparison_png
 from becausal.render.comparison_page import render_comparison
+from becausal.search.extract import trace_curves
 
 Watch = Callable[[Status], None]
 

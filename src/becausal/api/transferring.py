@@ -4,10 +4,11 @@ from dataclasses import replace
 
 from becausal.core.contracts import Classifier
 from becausal.core.explanation import ExplanationRecord
-from becausal.core.metrics import HELD_OUT, HELD_OUT_COUNT, Transfer, transfer
+from becausal.core.metrics import HELD_OUT, HELD_OUT_COUNT, Transfer
 from becausal.core.problem import Problem
 from becausal.engine.engine import Engine
 from becausal.images.backgrounds import RandomBackgrounds
+from becausal.search.certifying import transfer
 
 
 def measure_transfer(explanation: ExplanationRecord, classifier: Classifier) -> Transfer:

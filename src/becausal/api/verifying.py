@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.api.confirming import tolerance_of
 from becausal.api.recomputing import (
     SAVED,
     Found,
@@ -24,8 +23,8 @@ from becausal.api.recomputing import (
     recompute_set,
     recompute_view,
 )
-from becausal.core.certificates import Certificate, count_kept
-from becausal.core.checks import Claim, Level, Verification, check, compare
+from becausal.core.certificates import Certificate
+from becausal.core.checks import Claim, Level, Verification, compare
 from becausal.core.contracts import ModelInfo
 from becausal.core.errors import BecausalError, InputError, ModelError
 from becausal.core.explanation import ExplanationRecord
@@ -36,8 +35,11 @@ from becausal.core.schema import show_value
 from becausal.engine.engine import Engine
 from becausal.images.backgrounds import Backgrounds, BackgroundSpec, make_backgrounds
 from becausal.images.loading import read_like
-from becausal.methods.causal.any_background import CONFIDENCE, FIRST_FRESH, FRESH_STEP, TRIES, confidence_of
 from becausal.models import as_classifier
+from becausal.search.any_background import RULES, confidence_of
+from becausal.search.certifying import count_kept
+from becausal.search.checking import check
+from becausal.search.confirming import tolerance_of
 
 BOX_TOLERANCE = 0.05  # pixels
 
@@ -115,7 +117,7 @@ def _recompute(
 def _confidence(explanation: ExplanationRecord, engine: Engine, found: Found) -> float:
     """The confidence of which the levels keep a share: the stated one, unless another one was found."""
     stated, now = explanation.confidence, found.get("confidence")
-    return stated if now is None or abs(stated - now) <= tolerance_of(engine) else float(now)
+    return stated if now is None or abs(stated - now) <= tolerance_of(engine.classifier.info) else float(now)
 
 
 def _ask_sets(
@@ -156,7 +158,7 @@ def _compare(explanation: ExplanationRecord, stated: Mapping[str, Any], found: F
     own = json.loads(json.dumps(explanation.record()))
     if explanation.target.box is not None:
         found = {"box": own["box"], **found}  # follows from the target's
-    scores = tolerance_of(engine)
+    scores = tolerance_of(engine.classifier.info)
 
     def tolerance(path: str) -> float:
         if ".certificate." in path or not path.endswith(("confidence", ".floor")):
@@ -203,7 +205,7 @@ def _certify_again(
         return Claim("any background", text, str(error), False), {}
     search = count_kept(level.visible, first=stated.first, count=stated.asked)
     tally = engine.run(replace(problem, sampler=sampler), search).result
-    attempt = min(max(0, (stated.first - FIRST_FRESH) // FRESH_STEP), TRIES - 1)
+    attempt = min(max(0, (stated.first - RULES.first_fresh) // RULES.fresh_step), RULES.tries - 1)
     drawn: dict[str, Any] = {**stated.backgrounds, "seed": request.seed}
     if "folder" in drawn:
         drawn["folder"] = UNKNOWN
@@ -212,8 +214,8 @@ def _certify_again(
         "asked": tally.asked,
         "failures": tally.failures,
         "bound": anytime_bound(tally.kept, tally.failures, stated.share, confidence_of(attempt)),
-        "confidence": CONFIDENCE,
-        "first": FIRST_FRESH + attempt * FRESH_STEP,  # every attempt has fresh ones
+        "confidence": RULES.confidence,
+        "first": RULES.first_fresh + attempt * RULES.fresh_step,  # every attempt has fresh ones
         "backgrounds": drawn,
     }
     holds = anytime_bound(tally.kept, tally.failures, stated.share, stated.confidence) >= stated.share

@@ -1,4 +1,4 @@
-"""What was checked of an explanation, and how to check it again."""
+"""What was checked of an explanation, and what was found when it was checked again."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -10,10 +10,7 @@ import numpy as np
 
 from becausal.core.certificates import Certificate
 from becausal.core.components import count_components
-from becausal.core.contracts import Answers, Search, Visible, with_hints
-from becausal.core.minimise import present
-from becausal.core.regions import cells
-from becausal.core.searches import contrastive
+from becausal.core.contracts import Visible
 
 
 @dataclass(frozen=True)
@@ -149,40 +146,6 @@ class Verification(list[Claim]):
     def holds(self) -> bool:
         """Whether every claim holds."""
         return all(claim.holds for claim in self)
-
-
-def removals(visible: Visible, grain: int, inner: Visible | None = None) -> Visible:
-    """The set less each of its cells in turn, (k, *grid); the pixels of the level `inner` stay."""
-    cell = cells(visible.shape, grain)
-    added = visible if inner is None else visible & ~inner
-    return np.stack([visible & ~(added & (cell == c)) for c in present(added, cell)])
-
-
-def check(visible: Visible, *, grain: int | None, contrast: bool = False, inner: Visible | None = None) -> Search[Checks]:
-    """Ask every claim: sufficiency, necessity, and with a grain the removal of each cell.
-
-    contrast: a removal loses the target also where what is left is no longer necessary. inner: the level inside this one,
-    of which nothing is removed.
-    """
-    answers = yield with_hints(np.stack([visible, ~visible]), exact=True)
-    lost, count = True, 0
-    if grain is not None and (visible if inner is None else visible & ~inner).any():
-        wave = removals(visible, grain, inner)
-        count = len(wave)
-        asked = _ask_once(wave)
-        kept = yield from contrastive(asked) if contrast else asked
-        lost = not kept.holds.any()
-    return Checks(
-        sufficient=bool(answers.holds[0]),
-        confidence=float(answers.confidence[0]),
-        necessary=not bool(answers.holds[1]),
-        minimal_grain=grain if lost else None,
-        cells=count,
-    )
-
-
-def _ask_once(wave: Visible) -> Search[Answers]:
-    return (yield wave)
 
 
 def compare(stated: Checks, found: Checks, *, tolerance: float = 1e-3) -> list[Claim]:

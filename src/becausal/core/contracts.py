@@ -5,8 +5,8 @@ for images, (n,) for signals, (d, h, w) for volumes; nothing here knows how many
 """
 
 import hashlib
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -72,60 +72,55 @@ class Stop(Exception):
 Lookahead = Callable[[int], Visible | Sequence[Visible]]  # up to n sets that may be asked next, likeliest first
 
 
-class Wave(np.ndarray[Any, np.dtype[np.bool_]]):
-    """Questions, (n, *grid), with hints for the engine; to everyone else an array like any other.
+@dataclass(frozen=True, eq=False)
+class Question:
+    """Sets of pixels that a search asks about, and how they are to be evaluated; a plain array is a question without hints.
 
-    lookahead: given n, returns up to n sets that may be asked next, likeliest first. They are evaluated where a batch
-    would be padded; the search does not notice. uncached: bypass the answer cache and the budget. draws: for each row, the
-    number of the random background it is evaluated on, instead of the fills; each row is then one call, and `lookahead`
-    is ignored. exact: the model itself answers, not a twin of it: what is claimed of a result is asked like this. Slices
-    and results of arithmetic carry no hints.
+    visible: (n, *grid). draws: for each set, the number of the random background it is evaluated on, instead of the fills;
+    each set is then one call, and `lookahead` is ignored. lookahead: given n, returns up to n sets that may be asked next,
+    likeliest first; they are evaluated where a batch would be padded, and the search does not notice. uncached: bypass the
+    answer cache and the budget. exact: the model itself answers, not a twin of it: what is claimed of a result is asked
+    like this. alone: in batches that have no other rows; such a question is uncached and exact.
     """
 
-    lookahead: Lookahead | None
-    uncached: bool
-    draws: NDArray[np.intp] | None
-    exact: bool
+    visible: Visible
+    draws: NDArray[np.intp] | None = None
+    lookahead: Lookahead | None = None
+    uncached: bool = False
+    exact: bool = False
+    alone: bool = False
 
-    def __array_finalize__(self, made_from: Any) -> None:
-        self.lookahead = None
-        self.uncached = False
-        self.draws = None
-        self.exact = False
+    def __post_init__(self) -> None:
+        """Raises ValueError where `draws` does not have one number for each set."""
+        if self.draws is not None:
+            draws = np.asarray(self.draws, np.intp)
+            if draws.shape != (len(self),):
+                raise ValueError(f"draws must have one number for each of {len(self)} rows, not shape {draws.shape}")
+            object.__setattr__(self, "draws", draws)
 
+    def __len__(self) -> int:
+        return len(self.visible)
 
-def with_hints(
-    visible: Visible,
-    *,
-    lookahead: Lookahead | None = None,
-    uncached: bool = False,
-    draws: NDArray[np.intp] | Sequence[int] | None = None,
-    exact: bool = False,
-) -> Wave:
-    """The questions, with hints for the engine; see `Wave`.
+    def __iter__(self) -> Iterator[Visible]:
+        return iter(self.visible)
 
-    Raises:
-        ValueError: `draws` does not have one number for each row.
-    """
-    wave = visible.view(Wave)
-    wave.lookahead = lookahead
-    wave.uncached = uncached
-    wave.exact = exact
-    if draws is not None:
-        wave.draws = np.asarray(draws, np.intp)
-        if wave.draws.shape != (len(visible),):
-            raise ValueError(f"draws must have one number for each of {len(visible)} rows, not shape {wave.draws.shape}")
-    return wave
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Visible:  # numpy takes it for its sets
+        return np.array(self.visible, dtype=dtype) if copy else np.asarray(self.visible, dtype=dtype)
 
+    @staticmethod
+    def of(asked: "Question | Visible") -> "Question":
+        """What a search has asked, with its hints."""
+        return asked if isinstance(asked, Question) else Question(asked)
 
-def draws_of(visible: Visible) -> NDArray[np.intp] | None:
-    """The numbers of the random backgrounds that the rows of a wave are evaluated on; None for the fills."""
-    return visible.draws if isinstance(visible, Wave) else None
+    def part(self, rows: slice | NDArray[Any]) -> "Question":
+        """The same question about some of the sets."""
+        return replace(self, visible=self.visible[rows], draws=None if self.draws is None else self.draws[rows])
 
-
-def is_exact(visible: Visible) -> bool:
-    """Whether the model itself must answer a wave, not a twin of it."""
-    return isinstance(visible, Wave) and visible.exact
+    def showing(self, always: Visible) -> "Question":
+        """The same question with the pixels `always`, (*grid,), added to every set, also to those that may follow."""
+        ahead = self.lookahead
+        shown = None if ahead is None else lambda count: [visible | always for visible in ahead(count)]
+        return replace(self, visible=self.visible | always, lookahead=shown)
 
 
 class BackgroundSampler(Protocol):
@@ -135,9 +130,27 @@ class BackgroundSampler(Protocol):
         """The background with this number, of the view's shape and type."""
         ...
 
+    def record(self) -> Mapping[str, str | int]:
+        """What identifies the backgrounds, as JSON can hold it."""
+        ...
+
 
 T = TypeVar("T")
-Search = Generator[Visible, Answers, T]
+Search = Generator[Question | Visible, Answers, T]
+"""A search yields questions and is sent their answers; it never calls a model. The smallest of all:
+
+    def find_first(sets: Visible) -> Search[Visible | None]:
+        for visible in sets:
+            try:
+                answers = yield visible[None]  # one question: does this set keep the target?
+            except Stop:  # the budget is spent, or the user has interrupted
+                return None
+            if answers.holds[0]:
+                return visible
+        return None
+
+`Engine.run` answers it with a model, `core.searches.step` by hand. A search asks another one with `yield from`.
+"""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Metrics of a map or an explanation: insertion, deletion, overlap, agreement, transfer. Pure functions, or searches.
+"""Metrics of a map or an explanation: insertion, deletion, overlap, agreement, transfer.
 
 Insertion and deletion (Petsiuk, Das and Saenko, 2018), as they are defined here: the pixels of the view are ranked by
 the map, high to low, ties in seeded patches as in `extract`. Prefix k of s holds the first round(k·n/s) of all n
@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.certificates import count_kept
-from becausal.core.contracts import Saliency, Search, Visible
-from becausal.core.extract import prefix, ranking
-from becausal.core.intervals import exact_interval
+from becausal.core.contracts import Saliency, Visible
+from becausal.core.regions import cells
 
 STEPS = 50
 HELD_OUT, HELD_OUT_COUNT = 2_000_000, 40  # random backgrounds of `transfer`: the number of the first, and how many
@@ -60,28 +58,30 @@ class Transfer:
         return self.kept / self.asked if self.asked else float("nan")
 
 
+def ranking(saliency: Saliency, rng: np.random.Generator) -> NDArray[np.intp]:
+    """Pixel numbers, (n,), from high to low.
+
+    Ties are broken cell by cell: cells of 1/32 of the longest side come in a seeded random order, the pixels of a cell
+    in rows, so that a plateau of the map is revealed in patches and not as dust.
+    """
+    grid = saliency.shape
+    cell = cells(grid, max(1, max(grid) // 32)).ravel()
+    order = rng.permutation(int(cell.max()) + 1)
+    return np.lexsort((order[cell], -saliency.ravel()))
+
+
+def prefix(order: NDArray[np.intp], count: int, grid: tuple[int, ...]) -> Visible:
+    """The set of the first `count` pixels of a ranking, (*grid,)."""
+    visible = np.zeros(grid, bool)
+    visible.reshape(-1)[order[:count]] = True
+    return visible
+
+
 def prefixes(saliency: Saliency, rng: np.random.Generator, *, steps: int = STEPS) -> Visible:
     """The growing prefixes of a map's ranking, (steps + 1, *grid): from nothing to the whole view."""
     order = ranking(saliency, rng)
     counts = np.linspace(0, len(order), steps + 1).round().astype(int)
     return np.stack([prefix(order, int(count), saliency.shape) for count in counts])
-
-
-def trace_curves(saliency: Saliency, rng: np.random.Generator, *, steps: int = STEPS) -> Search[Curves]:
-    """Evaluate the 2·(steps + 1) mutants of insertion and deletion."""
-    shown = prefixes(saliency, rng, steps=steps)
-    answers = yield np.concatenate([shown, ~shown])
-    return Curves(answers.confidence[: steps + 1], answers.confidence[steps + 1 :])
-
-
-def transfer(visible: Visible, *, first: int, count: int, confidence: float = 0.95) -> Search[Transfer]:
-    """Evaluate a set, (*grid,), on the backgrounds `first` to `first + count - 1`; confidence: of the interval.
-
-    The backgrounds must be held out: drawn neither by the search nor for a certificate of this set.
-    """
-    tally = yield from count_kept(visible, first=first, count=count)
-    low, high = exact_interval(tally.kept, tally.asked, confidence) if tally.asked else (0.0, 1.0)
-    return Transfer(tally.kept, tally.asked, low, high)
 
 
 def area_under(curve: NDArray[np.float64]) -> float:

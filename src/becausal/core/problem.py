@@ -21,8 +21,8 @@ class Problem:
         model: The classifier itself. Only methods that need gradients may touch it.
         budget: How many questions a method may ask, None for any number.
         floors: Confidences that nested sets must keep beyond the target, in ascending order; empty for a single set.
-        sampler: The random backgrounds that a search may use by number, see `Wave.draws`; None for none.
-        is_guided: Whether a twin of the model answers what is not marked `Wave.exact`.
+        sampler: The random backgrounds that a search may use by number, see `Question.draws`; None for none.
+        is_guided: Whether a twin of the model answers what is not marked `Question.exact`.
     """
 
     view: Pixels

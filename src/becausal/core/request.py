@@ -19,7 +19,6 @@ MAX_SEEDS = 1000
 SHARES = (0.0, 0.5, 0.9)  # of the confidence, that the default levels keep
 MAX_GRAIN = 2**31 - 1
 MOST_HOLDS = 0.999  # a certificate of this share takes thousands of calls
-LAST_CALLS = 16  # of the last evaluation, that shows whether answers depend on the batch
 
 
 def parse_options(pairs: Sequence[str]) -> dict[str, Any]:
@@ -225,22 +224,6 @@ class Request:
             raise OptionError("holds is for a single sufficient set: leave out contrast and several")
         if not (self.backgrounds is None or isinstance(self.backgrounds, str) or callable(self.backgrounds)):
             raise OptionError(f"backgrounds are a folder of images or a function of view and rng, not {self.backgrounds!r}")
-
-    @property
-    def price(self) -> int:
-        """How many model calls one question of a search costs."""
-        return len(self.fills) * (2 if self.contrast else 1)
-
-    @property
-    def last_rows(self) -> int:
-        """How many sets are evaluated once more at the very end, in one batch; none where calls are few."""
-        calls = LAST_CALLS if self.max_calls is None else min(LAST_CALLS, self.max_calls // LAST_CALLS)
-        return calls // len(self.fills)
-
-    @property
-    def last_calls(self) -> int:
-        """The model calls of the last evaluation: the explanation alone, and in one batch with other sets."""
-        return (1 + self.last_rows) * len(self.fills)
 
     @property
     def shares(self) -> tuple[float, ...]:

@@ -1,8 +1,8 @@
 """The engine: runs searches, packs their questions into batches, caches answers, keeps the budget.
 
-A search is a generator that yields `visible` arrays (n, *grid) and is sent `Answers`. It never sees a model. The engine
-runs any number of them, of any number of views, and every batch may mix questions of all. While a device evaluates one
-batch, the searches whose answers have come go on, and fill the next.
+A search is a generator that yields questions, `visible` arrays (n, *grid), and is sent `Answers`. It never sees a model.
+The engine runs any number of them, of any number of views, and every batch may mix questions of all. While a device
+evaluates one batch, the searches whose answers have come go on, and fill the next.
 """
 
 import time
@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import Answers, Classifier, Pixels, Search, Stop, Visible
+from becausal.core.contracts import Answers, Classifier, Pixels, Question, Search, Stop, Visible
 from becausal.core.errors import AnswerError, BecausalError, NetworkError
 from becausal.core.problem import Problem
 from becausal.core.searches import Done, step
@@ -278,17 +278,34 @@ class Engine:
                 search.stats.seconds = time.perf_counter() - search.begun
                 run.done.append(Outcome(search.index, state.result, search.stopped_by, search.stats, search.broken))
                 return
-            search.accept(_checked(state, search.problem))
+            question = _checked(Question.of(state), search.problem)
+            search.accept(question)
+            if question.alone and search.todo:
+                message = self._ask_alone(search, question)
+                continue
             if search.todo:
                 run.scheduler.waiting.append(search)
                 return
             message = search.reply()
 
+    def _ask_alone(self, search: RunningSearch[T], question: Question) -> Answers | Stop:
+        """The answers to a question that shares its batches with no other rows."""
+        search.todo.clear()
+        search.missing = 0
+        problem = search.problem
+        try:
+            return search.answer_alone([self.evaluate(problem.view, b, question.visible) for b in problem.backgrounds])
+        except NetworkError:
+            raise
+        except AnswerError as error:
+            return search.give_up(error)
 
-def _checked(wave: Visible, problem: Problem) -> Visible:
+
+def _checked(question: Question, problem: Problem) -> Question:
+    wave = question.visible
     if wave.dtype != np.bool_ or wave.shape[1:] != problem.grid:
         raise AnswerError(f"a search asked with {wave.dtype} {wave.shape}; expected bool (n, {problem.grid})")
-    return wave
+    return question
 
 
 def _speculate(parts: list[Part], free: int) -> list[Part]:

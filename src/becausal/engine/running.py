@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import Answers, Grid, Lookahead, Pixels, Search, Stop, Visible, Wave, is_exact
+from becausal.core.contracts import Answers, Grid, Pixels, Question, Search, Stop, Visible
 from becausal.core.errors import AnswerError, BecausalError, TwinError
 from becausal.core.problem import Problem
 from becausal.core.stats import Stats
@@ -86,15 +86,13 @@ class RunningSearch(Generic[T]):
     stopped_by: str = "finished"
     broken: BecausalError | None = None  # what the model failed with; nothing is evaluated after that
     turn: int = 0  # counts waves, to recognise those that were given up
-    wave: Visible = field(default_factory=lambda: np.zeros(0, bool))
+    question: Question = field(default_factory=lambda: Question(np.zeros(0, bool)))
     packed: Packed = field(default_factory=lambda: np.zeros(0, np.uint8))
     keys: list[Key] = field(default_factory=list)
     todo: deque[int] = field(default_factory=deque)  # rows of the wave that are still to be sent
     shown: int = 0  # pixels of the wave's first set: the more, the longer the search still has to go, as a rule
     missing: int = 0  # questions of the wave without an answer: those still to be sent, and those in flight
-    lookahead: Lookahead | None = None
-    draws: Draws | None = None  # of the wave's rows, where they are evaluated on random backgrounds
-    is_guided: bool = False  # whether the wave may be answered by a twin of the model
+    is_guided: bool = False  # whether the question may be answered by a twin of the model
     width: int = 1  # calls that a question of the wave costs: one under each fill, or one on its random background
 
     @property
@@ -113,31 +111,27 @@ class RunningSearch(Generic[T]):
     def rows_left(self) -> int:
         return len(self.todo) * self.width
 
-    def accept(self, wave: Visible) -> None:
+    def accept(self, question: Question) -> None:
         """Take the search's next questions.
 
         Questions seen before, or twice, need no call. Those the budget does not reach are left out.
         """
         self.turn += 1
-        uncached, self.lookahead, self.draws = False, None, None
-        if isinstance(wave, Wave):
-            uncached, self.lookahead, self.draws = wave.uncached, wave.lookahead, wave.draws
-        self.is_guided = self.problem.is_guided and not is_exact(wave)
-        self.width = len(self.staged)
-        if self.draws is not None:
-            if self.drawn is None:
-                raise ValueError("a search asked for random backgrounds (Wave.draws), but the problem has no sampler")
-            self.lookahead, self.width = None, 1
-        self.wave = np.asarray(wave)
-        self.packed = pack(self.wave)
-        self.shown = int(np.count_nonzero(self.wave[:1]))
-        self.stats.asked += len(self.wave)
+        self.question = question
+        self.is_guided = self.problem.is_guided and not (question.exact or question.alone)
+        uncached = question.uncached or question.alone
+        self.width = len(self.staged) if question.draws is None else 1
+        if question.draws is not None and self.drawn is None:
+            raise ValueError("a search asked for random backgrounds (Question.draws), but the problem has no sampler")
+        self.packed = pack(question.visible)
+        self.shown = int(np.count_nonzero(question.visible[:1]))
+        self.stats.asked += len(question)
         if uncached:
-            self.keys = [b"uncached %d" % i for i in range(len(self.wave))]
+            self.keys = [b"uncached %d" % i for i in range(len(question))]
             for key in self.keys:
                 self.cache.pop(key, None)
         else:
-            self.keys = hash_rows(self.packed, self.draws, is_guided=self.is_guided)
+            self.keys = hash_rows(self.packed, question.draws, is_guided=self.is_guided)
             self._take_shared()
         room = self._room(uncached)
         self.todo = deque()
@@ -180,6 +174,16 @@ class RunningSearch(Generic[T]):
         columns = [holds.tolist(), quantise_margin(margin, holds).tolist(), confidence.tolist()]
         return list(zip(*columns, *([] if similarity is None else [similarity.tolist()]), strict=True))
 
+    def answer_alone(self, tables: Sequence[NDArray[Any]]) -> Answers:
+        """The answers to a question that had batches of its own. tables: what the model returned, under each fill."""
+        scores = np.stack(tables, axis=1)  # (n, fills, ...)
+        rows = len(self.keys) * self.width
+        known = self.judge(scores.reshape(rows, *scores.shape[2:]), self.width)
+        self.cache.update(zip(self.keys, known, strict=True))
+        self.stats.calls += rows
+        self.totals.calls += rows
+        return self.answers(len(self.keys))
+
     def _room(self, uncached: bool) -> int | None:
         """How many more questions the budget allows; None for no limit."""
         if self.broken is not None:
@@ -191,21 +195,21 @@ class RunningSearch(Generic[T]):
         count = min(len(self.todo), max(room // self.width, int(at_least_one)))
         if count < 1:
             return None
-        if self.draws is not None and self.drawn is not None:
-            count = self.drawn.fitting(self.draws[list(islice(self.todo, count))].tolist())
+        visible, draws = self.question.visible, self.question.draws
+        if draws is not None and self.drawn is not None:
+            count = self.drawn.fitting(draws[list(islice(self.todo, count))].tolist())
         rows = [self.todo.popleft() for _ in range(count)]
-        if rows[-1] - rows[0] + 1 == count:  # they lie together: no need to copy them
-            part = slice(rows[0], rows[-1] + 1)
-            draws = None if self.draws is None else self.draws[part]
-            return QuestionPart(self, self.keys[part], self.wave[part], self.packed[part], draws)
-        draws = None if self.draws is None else self.draws[rows]
-        return QuestionPart(self, [self.keys[row] for row in rows], self.wave[rows], self.packed[rows], draws)
+        # Where they lie together, there is no need to copy them.
+        some = slice(rows[0], rows[-1] + 1) if rows[-1] - rows[0] + 1 == count else np.array(rows)
+        keys = [self.keys[row] for row in rows]
+        return QuestionPart(self, keys, visible[some], self.packed[some], None if draws is None else draws[some])
 
     def speculate(self, count: int) -> "QuestionPart[T] | None":
         """At most `count` questions that the search says it may ask next, and whose answers are not known."""
-        if self.lookahead is None or count < 1:
+        question = self.question
+        if question.lookahead is None or question.draws is not None or count < 1:
             return None
-        visible = np.asarray(self.lookahead(count), bool)[:count]
+        visible = np.asarray(question.lookahead(count), bool)[:count]
         if not len(visible):
             return None
         packed = pack(visible)

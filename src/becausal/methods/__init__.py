@@ -38,6 +38,7 @@ def _method(module: str, class_name: str, needs: Needs, summary: str) -> Method:
     return Method(f"becausal.methods.{module}", class_name, needs, summary)
 
 
+# A table of names and not of classes: a method's module may need torch, captum or shap, and is imported when it is used.
 METHODS: dict[str, Method] = {
     "causal": _method(
         "causal.search", "Causal", "labels",

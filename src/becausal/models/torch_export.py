@@ -2,7 +2,7 @@
 
 This file imports torch, so it is loaded on demand. The module is traced: its Python code runs once, and the operations on
 tensors are recorded. State, hooks and control flow that depends on the image are not recorded, so an export may guide a
-search and nothing more (`core.twins`).
+search and nothing more (`search.twins`).
 """
 
 import faulthandler

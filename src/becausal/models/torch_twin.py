@@ -1,6 +1,6 @@
 """Twins of torch modules: on a CPU an export to ONNX, run by onnxruntime, on a GPU a copy in half precision.
 
-A twin guides a search and certifies nothing (`core.twins`), so nothing here tries to show that it computes the same.
+A twin guides a search and certifies nothing (`search.twins`), so nothing here tries to show that it computes the same.
 """
 
 import copy

@@ -10,7 +10,7 @@ from becausal.api.explanation import Explanation
 from becausal.core.checks import Level
 from becausal.core.contracts import Classifier, Pixels, Visible
 from becausal.core.explanation import Why
-from becausal.core.extract import prefix, ranking
+from becausal.core.metrics import prefix, ranking
 from becausal.engine.engine import Engine
 from becausal.images.loading import InputImage, make_view
 from becausal.interfaces.serve.images import preview_uri

@@ -7,7 +7,7 @@ import numpy as np
 
 from becausal.api.explanation import Explanation
 from becausal.core.contracts import Classifier
-from becausal.core.metrics import STEPS, iou, points_inside, rank_agreement, trace_curves
+from becausal.core.metrics import STEPS, iou, points_inside, rank_agreement
 from becausal.core.problem import Problem
 from becausal.engine.engine import Engine
 from becausal.lab.bench.base import Bench
@@ -16,6 +16,7 @@ from becausal.lab.bench.plan import Arm, BenchSettings, Subject, make_request
 from becausal.lab.bench.plots import Line, Plot
 from becausal.lab.bench.rows import Row, by_method, finite_values, group_rows, successful
 from becausal.lab.bench.tables import CALLS, Measure, Table, measure_table, paired_table
+from becausal.search.extract import trace_curves
 
 NOTE = "Areas and pointing are averaged over the seeds of each image; n is the number of images."
 SEEDS = 3  # runs of each method, with consecutive seeds

@@ -13,7 +13,6 @@ from becausal.core.blur import box_blur
 from becausal.core.contracts import Classifier, Finding, Needs, Saliency, Search
 from becausal.core.errors import BecausalError, MissingExtraError, ModelError, TargetError
 from becausal.core.metrics import iou, rank_agreement, ranks
-from becausal.core.pipeline import run_pipeline
 from becausal.core.problem import Problem
 from becausal.core.targets import Target
 from becausal.engine.engine import Engine
@@ -41,6 +40,7 @@ from becausal.lab.bench.selection import load_subject, select_images
 from becausal.lab.bench.statistics import estimate
 from becausal.lab.bench.tables import Cell, Column, Measure, Table, mean_by_name
 from becausal.methods import METHODS
+from becausal.search.pipeline import run_pipeline
 
 RANK = Measure("rank", "correlation", "number", None, "Spearman's correlation with the map of the trained network")
 ABSOLUTE = Measure("rank_absolute", "correlation", "number")

@@ -4,79 +4,77 @@ From the outside in: the set of the last level is made small first, patch by pat
 level is searched for inside it. The levels in between, and the last one, are then minimised around the first.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import TypeVar
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from becausal.core.contracts import Search, Stop, Visible
-from becausal.core.minimise import Settled, settle
 from becausal.core.regions import cells
-from becausal.core.searches import BudgetedRun, keeping
-from becausal.methods.causal.chain import Chain
-from becausal.methods.causal.coalitions import CoalitionIndex
-from becausal.methods.causal.lattice import Lattice
-from becausal.methods.causal.settling import settle_within
-from becausal.methods.causal.survey import Survey, restrict
-from becausal.methods.causal.tuning import Tuning
+from becausal.search.descent.chain import Chain
+from becausal.search.descent.lattice import CoalitionIndex, Lattice
+from becausal.search.descent.survey import Survey, restrict
+from becausal.search.descent.tuning import Tuning
+from becausal.search.drive import BudgetedRun, Terms
+from becausal.search.minimise import settle, settle_within
 
 Costs = NDArray[np.float64]  # of removing each cell, (*lattice,)
-T = TypeVar("T")
 
 
+@dataclass(eq=False)
 class LevelSearch:
     """One search for nested sets.
 
     Attributes:
+        floors: The confidences that they have to keep.
+        index: Learns from all evaluations, where there is no survey.
+        effort: Number of calls after which minimality is proved for cells twice as large; None for no limit.
         sets: The best sets so far, (*grid,) each, smallest first. Each keeps its floor at every moment.
         grains: For each set, the side of the cells of which none that it adds to the one before can be removed; None
             before this is shown.
     """
 
-    def __init__(
-        self,
-        tuning: Tuning,
-        lattice: Lattice,
-        floors: tuple[float, ...],
-        rng: np.random.Generator,
-        index: CoalitionIndex | None,
-        effort: int | None,
-    ) -> None:
-        self.tuning = tuning
-        self.lattice = lattice
-        self.floors = floors
-        self.rng = rng
-        self.index = index
-        self.effort = effort
-        self.calls = BudgetedRun(lattice.grid)
-        self.sets: list[Visible] = [np.ones(lattice.grid, bool) for _ in floors]
-        self.grains: list[int | None] = [None for _ in floors]
+    tuning: Tuning
+    lattice: Lattice
+    floors: tuple[float, ...]
+    rng: np.random.Generator
+    index: CoalitionIndex | None
+    effort: int | None
+
+    def __post_init__(self) -> None:
+        self.sets: list[Visible] = [np.ones(self.lattice.grid, bool) for _ in self.floors]
+        self.grains: list[int | None] = [None for _ in self.floors]
 
     def run(self, survey: Survey | None) -> Search[None]:
         """All levels; stopped half-way, it leaves the best sets so far."""
         answers = yield self.sets[-1][None]  # known, so without a call
-        self.calls.spent = answers.spent
+        calls, last = BudgetedRun(self.lattice.grid), len(self.floors) - 1
+        calls.spent = answers.spent
         limit = None if self.effort is None else answers.spent + self.effort
-        outer, costs = yield from self._tracked(len(self.floors) - 1, lambda: self._shrink_last(survey))
-        first = yield from self._tracked(0, lambda: self._shrink_first(outer, costs))
-        visible, margin = first.lattice.show(first.visible), np.inf if np.isnan(first.margin) else first.margin
-        yield from self._settle(0, visible, first.cost.estimate(), limit, margin=margin)
-        for level in range(len(self.floors) - 1, 0, -1):
-            found = yield from self._settle(level, self.sets[level], costs, limit)
-            if len(found.cost) == costs.size:  # else these are the costs of larger cells
-                costs = np.where(np.isnan(found.cost), costs.reshape(-1), found.cost).reshape(costs.shape)
-            self.sets[1:level] = [found.visible] * (level - 1)
-
-    def _tracked(self, level: int, stage: Callable[[], Search[T]]) -> Search[T]:
-        """Run a stage for the floor of a level; if it is stopped, the smallest set that kept the floor stays."""
-        best = BudgetedRun(self.lattice.grid, floor=self.floors[level])
+        level, best = last, self._watch(last)
         try:
-            return (yield from best.follow(keeping(stage(), self.floors[level])))
+            outer, costs = yield from best.follow(self._shrink_last(survey), Terms(floor=self.floors[last]))
+            level, best = 0, self._watch(0)
+            first = yield from best.follow(self._shrink_first(outer, costs), Terms(floor=self.floors[0]))
         except Stop:
             self._keep(level, best.visible)
             raise
+        self.sets[0], start = first.lattice.show(first.visible), first.cost.estimate()
+        margin = np.inf if np.isnan(first.margin) else first.margin
+        for level in (0, *range(last, 0, -1)):  # the others are minimised around the first
+            settled, self.grains[level] = yield from settle_within(
+                self.sets[level], self.lattice.grain, costs if level else start, calls, limit=limit,
+                margin=np.inf if level else margin, always=self.sets[0] if level else None, floor=self.floors[level],
+            )  # fmt: skip
+            self.sets[level] = settled.visible
+            if level:
+                if len(settled.cost) == costs.size:  # else these are the costs of larger cells
+                    costs = np.where(np.isnan(settled.cost), costs.reshape(-1), settled.cost).reshape(costs.shape)
+                self.sets[1:level] = [settled.visible] * (level - 1)
+
+    def _watch(self, level: int) -> BudgetedRun:
+        """Remembers the smallest set that keeps the floor of a level, for a search that is stopped."""
+        return BudgetedRun(self.lattice.grid, floor=self.floors[level])
 
     def _keep(self, level: int, visible: Visible) -> None:
         """A set for this level, and for all levels inside it, where it fits into the one around it."""
@@ -92,22 +90,16 @@ class LevelSearch:
             settled = yield from settle(visible, survey.patch, survey.contribution)
             visible, costs = settled.visible, survey.removal_cost(lattice)
             if tuning.twice:
-                visible, costs = yield from self._shrink_coarsely(survey, settled)
+                coarse = replace(lattice, grain=2 * lattice.grain)
+                number, expected = cells(coarse.grid, coarse.grain), survey.removal_cost(coarse).reshape(-1)
+                settled = yield from settle(visible, number, expected, margin=settled.margin, solid=True, once=True)
+                known = np.where(np.isnan(settled.cost), expected, settled.cost).reshape(coarse.shape)
+                visible, costs = settled.visible, coarse.spread(known, lattice)
         chain = self._chain(visible, costs)
         yield from chain.shrink(tuning.last_share if survey is not None and tuning.twice else tuning.share)
         visible, costs = chain.lattice.show(chain.visible), chain.cost.estimate()
         self._keep(len(self.floors) - 1, visible)
         return visible, costs
-
-    def _shrink_coarsely(self, survey: Survey, before: Settled) -> Search[tuple[Visible, Costs]]:
-        """Remove cells of twice the side."""
-        coarse = replace(self.lattice, grain=2 * self.lattice.grain)
-        number, expected = cells(coarse.grid, coarse.grain), survey.removal_cost(coarse)
-        settled = yield from settle(
-            before.visible, number, expected.reshape(-1), margin=before.margin, solid=True, once=True
-        )
-        known = np.where(np.isnan(settled.cost), expected.reshape(-1), settled.cost).reshape(coarse.shape)
-        return settled.visible, coarse.spread(known, self.lattice)
 
     def _shrink_first(self, outer: Visible, costs: Costs) -> Search[Chain]:
         """A small set for the first level, inside a set of the last one."""
@@ -119,14 +111,3 @@ class LevelSearch:
     def _chain(self, start: Visible, costs: Costs | None) -> Chain:
         lattice, visible = self.lattice.restrict(start)
         return Chain(self.tuning, lattice, visible, costs, self.rng.spawn(1)[0], self.index)
-
-    def _settle(
-        self, level: int, visible: Visible, costs: Costs, limit: int | None, *, margin: float = np.inf
-    ) -> Search[Settled]:
-        """Minimise the set of a level around that of the first one."""
-        always, floor = self.sets[0] if level else None, self.floors[level]
-        settled, grain = yield from settle_within(
-            visible, self.lattice.grain, costs, self.calls, limit=limit, margin=margin, always=always, floor=floor
-        )
-        self.sets[level], self.grains[level] = settled.visible, grain
-        return settled

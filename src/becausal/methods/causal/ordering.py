@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from becausal.core.blur import box_blur
 from becausal.core.contracts import Saliency, Search, Visible
 from becausal.core.regions import cells
-from becausal.core.searches import gather
-from becausal.methods.causal.survey import Survey, ask_halves, balanced_halves, fit_effects
+from becausal.search.descent.survey import Survey, ask_halves, balanced_halves, fit_effects
+from becausal.search.drive import gather
 
 RIDGE = 3.0
 BESIDE = 2.0  # weight of the rank beside the explanation, against that in the survey
@@ -43,13 +43,8 @@ def measure_effects(
 ) -> Search[MapEffects]:
     """Evaluate balanced halves: of the patches beside the explanation, and of its cells.
 
-    Args:
-        survey: The patches.
-        explanation: (*grid,) a sufficient set.
-        side: Of the explanation's cells, in pixels.
-        context: Number of sets of patches beside the explanation.
-        inside: Number of sets of its cells, with everything else visible.
-        rng: For the sets.
+    explanation: (*grid,) a sufficient set. side: of its cells, in pixels. context: number of sets of patches beside it.
+    inside: number of sets of its cells, with everything else visible.
     """
     _, place = np.unique(cells(explanation.shape, side)[explanation], return_inverse=True)
     cell = np.zeros(explanation.shape, np.intp)

@@ -22,15 +22,14 @@ from becausal.core.contracts import Finding, Grid, Needs, Saliency, Search, Stop
 from becausal.core.errors import OptionError
 from becausal.core.problem import Problem
 from becausal.core.regions import cells, default_grain
-from becausal.core.searches import BudgetedRun
-from becausal.methods.causal.chain import Chain
-from becausal.methods.causal.coalitions import CoalitionIndex
-from becausal.methods.causal.lattice import Cells, Lattice
 from becausal.methods.causal.levels import LevelSearch
 from becausal.methods.causal.ordering import MapEffects, draw_map, measure_effects, order_map
-from becausal.methods.causal.settling import Result, settle_within
-from becausal.methods.causal.survey import Survey, restrict, run_survey
-from becausal.methods.causal.tuning import Tuning
+from becausal.search.descent.chain import Chain
+from becausal.search.descent.lattice import Cells, CoalitionIndex, Lattice
+from becausal.search.descent.survey import Survey, restrict, run_survey
+from becausal.search.descent.tuning import Tuning
+from becausal.search.drive import BudgetedRun
+from becausal.search.minimise import Result, settle_within
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,31 +74,18 @@ class Causal:
 
     def search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]:
         """Find nested levels, or explanations one after the other, each in the pixels that the previous ones leave."""
-        if problem.target.box is not None:
-            return (yield from replace(self, tuning=self.tuning.for_boxes())._search(problem, rng))
-        return (yield from self._search(problem, rng))
+        own = self if problem.target.box is None else replace(self, tuning=self.tuning.for_boxes())
+        return own._search(problem, rng)
 
     def _search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]:
         lattice = Lattice(problem.grid, self.cell_side(problem.grid))
         run, index = BudgetedRun(problem.grid), CoalitionIndex(lattice)
-        survey: Survey | None = None
         try:
-            survey = yield from self._survey(problem, lattice, rng, run)
+            survey = yield from run.follow(self._survey(problem, lattice, rng))
         except Stop:
-            return Finding(self._map(lattice, index, None, ()))
-        if problem.floors:
-            return (yield from self._find_levels(problem, lattice, survey, rng, index))
-        return (yield from self._find_sets(problem, lattice, survey, rng, index, run))
-
-    def _find_levels(
-        self,
-        problem: Problem,
-        lattice: Lattice,
-        survey: Survey | None,
-        rng: np.random.Generator,
-        index: CoalitionIndex,
-    ) -> Search[Finding]:
-        """Nested sets, one for each floor."""
+            return Finding(_draw(index, None, ()))
+        if not problem.floors:
+            return (yield from self._find_sets(problem, lattice, survey, rng, index, run))
         needed = index if survey is None else None  # the map of a survey makes no use of it
         levels, effects = LevelSearch(self.tuning, lattice, problem.floors, rng, needed, self.effort), None
         try:
@@ -107,10 +93,10 @@ class Causal:
             effects = yield from self._effects(problem, lattice, survey, levels.sets[-1], rng)
         except Stop:
             if levels.sets[-1].all():
-                return Finding(self._map(lattice, index, survey, ()))
+                return Finding(_draw(index, survey, ()))
         *inner, last = levels.sets
         *inner_grains, grain = levels.grains
-        saliency = self._map(lattice, index, survey, levels.sets, effects)
+        saliency = _draw(index, survey, levels.sets, effects)
         return Finding(saliency, (last,), (grain,), inner=tuple(inner), inner_grains=tuple(inner_grains))
 
     def _find_sets(
@@ -127,11 +113,18 @@ class Causal:
         start, effects = np.ones(lattice.shape, bool), None
         try:
             for own in _spawn(rng, self.several):
-                if found and not (yield from _holds(lattice.show(start))):
+                if found and not (yield lattice.show(start)[None]).holds[0]:
                     break
                 results = []
                 for each in _spawn(own, self._count_runs(start.size)):
-                    results.append((yield from self._descend(lattice, start, survey, each, index, run)))
+                    if survey is None:
+                        chain = yield from self._descend(lattice, start, each, index, run)
+                    else:
+                        chain = yield from self._descend_twice(lattice, lattice.show(start), survey, each, run)
+                    limit = None if self.effort is None else chain.calls_before + self.effort
+                    visible, expected = chain.lattice.show(chain.visible), chain.cost.estimate()
+                    search = settle_within(visible, chain.lattice.grain, expected, run, limit=limit, margin=chain.margin)
+                    results.append((yield from search))
                 found.append(min(results, key=lambda result: int(result[0].visible.sum())))
                 start = start & ~self._used(lattice, found[-1][0].visible, own)
             if problem.target.floor > 0:
@@ -139,26 +132,23 @@ class Causal:
         except Stop:
             if not found:
                 best = () if run.visible.all() else (run.visible,)
-                return Finding(self._map(lattice, index, survey, best), best)
+                return Finding(_draw(index, survey, best), best)
         notes = () if self.several == 1 else (f"{len(found)} of {self.several} explanations were found",)
         sets, grains = tuple(settled.visible for settled, _ in found), tuple(grain for _, grain in found)
-        return Finding(self._map(lattice, index, survey, sets[:1], effects), sets, grains, notes)
+        return Finding(_draw(index, survey, sets[:1], effects), sets, grains, notes)
 
     def _count_runs(self, lattice_size: int) -> int:
         tuning = self.tuning
         return tuning.runs or (tuning.small_runs if lattice_size <= tuning.small_lattice else 1)
 
-    def _survey(
-        self, problem: Problem, lattice: Lattice, rng: np.random.Generator, run: BudgetedRun
-    ) -> Search[Survey | None]:
+    def _survey(self, problem: Problem, lattice: Lattice, rng: np.random.Generator) -> Search[Survey | None]:
         """The survey; None on small lattices and with a small budget."""
         tuning, samples = self.tuning, self.tuning.survey
         if problem.budget is not None:
             samples = min(samples, problem.budget // tuning.survey_fraction)
         if samples < tuning.min_survey or np.prod(lattice.shape) <= tuning.small_lattice:
             return None
-        search = run_survey(problem.view, samples=samples, patches=tuning.patches, rng=rng.spawn(1)[0])
-        return (yield from run.follow(search))
+        return (yield from run_survey(problem.view, samples=samples, patches=tuning.patches, rng=rng.spawn(1)[0]))
 
     def _effects(
         self,
@@ -182,41 +172,23 @@ class Causal:
         )
         return (yield from search)
 
-    def _map(
-        self,
-        lattice: Lattice,
-        index: CoalitionIndex,
-        survey: Survey | None,
-        levels: Sequence[Visible],
-        effects: MapEffects | None = None,
-    ) -> Saliency:
-        return order_map(index.saliency, levels) if survey is None else draw_map(survey, effects, levels)
-
     def _descend(
-        self,
-        lattice: Lattice,
-        start: Cells,
-        survey: Survey | None,
-        rng: np.random.Generator,
-        index: CoalitionIndex,
-        run: BudgetedRun,
-    ) -> Search[Result]:
-        """Shrink several chains to a coarse size, continue with the best of them, then try cell by cell."""
+        self, lattice: Lattice, start: Cells, rng: np.random.Generator, index: CoalitionIndex, run: BudgetedRun
+    ) -> Search[Chain]:
+        """Shrink several chains to a coarse size, and continue with the best of them."""
         tuning = self.tuning
-        if survey is not None:
-            return (yield from self._descend_twice(lattice, lattice.show(start), survey, rng, run))
         chains = [Chain(tuning, lattice, start, None, own, index) for own in rng.spawn(tuning.chains or 2)]
         for chain in chains:
             yield from run.follow(chain.shrink(tuning.share, stop_at=tuning.coarse))
         best = min(chains, key=Chain.rank)
         for share in tuning.reheat:
             yield from run.follow(best.shrink(share))
-        return (yield from self._settle(best, best.calls_before, run))
+        return best
 
     def _descend_twice(
         self, lattice: Lattice, start: Visible, survey: Survey, rng: np.random.Generator, run: BudgetedRun
-    ) -> Search[Result]:
-        """Shrink the best patches with cells of twice the side, then with the cells themselves, then cell by cell."""
+    ) -> Search[Chain]:
+        """Shrink the best patches with cells of twice the side, then with the cells themselves."""
         tuning, coarse = self.tuning, replace(lattice, grain=2 * lattice.grain)
         visible = yield from run.follow(restrict(start, survey))
         first, second = rng.spawn(2)
@@ -227,12 +199,8 @@ class Causal:
         finer, cells_left = lattice.restrict(coarse.show(chain.visible))
         fine = Chain(tuning, finer, cells_left, coarse.spread(chain.cost.estimate(), lattice), second, None)
         yield from run.follow(fine.shrink(tuning.fine_share))
-        return (yield from self._settle(fine, chain.calls_before, run))
-
-    def _settle(self, chain: Chain, calls_before: int, run: BudgetedRun) -> Search[Result]:
-        lattice, limit = chain.lattice, None if self.effort is None else calls_before + self.effort
-        visible, expected = lattice.show(chain.visible), chain.cost.estimate()
-        return (yield from settle_within(visible, lattice.grain, expected, run, limit=limit, margin=chain.margin))
+        fine.calls_before = chain.calls_before
+        return fine
 
     def _used(self, lattice: Lattice, found: Visible, rng: np.random.Generator) -> Cells:
         """The cells of an explanation that the next one may not use."""
@@ -243,11 +211,13 @@ class Causal:
         return used.reshape(lattice.shape)
 
 
-def _holds(visible: Visible) -> Search[bool]:
-    answers = yield visible[None]
-    return bool(answers.holds[0])
-
-
 def _spawn(rng: np.random.Generator, count: int) -> list[np.random.Generator]:
     """Generators for `count` runs; a single run uses the generator itself."""
     return [rng] if count == 1 else rng.spawn(count)
+
+
+def _draw(
+    index: CoalitionIndex, survey: Survey | None, levels: Sequence[Visible], effects: MapEffects | None = None
+) -> Saliency:
+    """The map; without a survey from the sets that were evaluated."""
+    return order_map(index.saliency, levels) if survey is None else draw_map(survey, effects, levels)

@@ -11,9 +11,9 @@ from functools import cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import Answers, Pixels, Search, Visible, with_hints
+from becausal.core.contracts import Answers, Pixels, Question, Search, Visible
 from becausal.core.patches import fit_ridge, superpixels
-from becausal.methods.causal.lattice import Lattice
+from becausal.search.descent.lattice import Lattice
 
 RIDGE = 10.0
 DIGITS = 6  # of the contributions, so that floating-point noise does not change their order
@@ -125,7 +125,7 @@ def restrict(room: Visible, survey: Survey) -> Search[Visible]:
     while high - low > 1:
         middle = (low + high) // 2
         lookahead = partial(_next_halves, room, survey, low, high)
-        answers = yield with_hints((room & survey.best(middle))[None], lookahead=lookahead)
+        answers = yield Question((room & survey.best(middle))[None], lookahead=lookahead)
         low, high = (low, middle) if answers.holds[0] else (middle, high)
     return room & survey.best(high)
 

@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.methods.causal.lattice import Cells, set_sizes
+from becausal.search.descent.lattice import Cells, set_sizes
 
 BLOCK = 0.35  # side of a block, relative to that of a box of the same size
 STRETCH = 0.35  # standard deviation of the logarithm of a box's side ratios

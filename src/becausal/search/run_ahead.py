@@ -8,7 +8,7 @@ from math import comb, inf
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.removals import LEAST, MOST, Numbers, Removals, Values
+from becausal.search.removals import LEAST_ROW, MOST_ROW, Numbers, Removals, Values
 
 # How often a cell can go that went when it was last tried, was never tried, or was needed; measured with MobileNetV2.
 EASY, NEVER, HARD = 0.55, 0.37, 0.1
@@ -28,6 +28,9 @@ def run_ahead(state: Removals, most: int) -> list[Numbers]:
     the order of how likely the questions are that follow, for each of them.
     """
     found: dict[bytes, Numbers] = {}
+    # A heap of guesses: (rank, turn, questions that follow, chance, state before, groups removed by then, answer guessed).
+    # Tuples, since a heap compares them quickest; the rank is a chance per question, and the turn decides between equal
+    # ones, so that no states are compared and the order is the same everywhere.
     ways: list[tuple[float, int, int, float, Removals, list[Numbers], Outcome]] = []
     turn = count()
 
@@ -62,13 +65,13 @@ def _outcomes(state: Removals) -> Outcomes:
     match state.kind:
         case "group":
             size = len(state.groups[0])
-            return (GROUP_GOES / size, 1, 1), (1 - GROUP_GOES / size, 1 if size > 3 else LEAST, 0)
+            return (GROUP_GOES / size, 1, 1), (1 - GROUP_GOES / size, 1 if size > 3 else LEAST_ROW, 0)
         case "unions":
-            return tuple((2 * (n + 1) / (rows + 1) / (rows + 2), LEAST, n) for n in range(rows + 1))
+            return tuple((2 * (n + 1) / (rows + 1) / (rows + 2), LEAST_ROW, n) for n in range(rows + 1))
         case "singles" if rows:
             cost = state.cost[np.concatenate(state.groups)]
             going = np.where(np.isnan(cost), NEVER, np.where(cost <= state.margin, EASY, HARD))
-            return _row_outcomes(rows, float(going.sum()) / max(rows, LEAST))
+            return _row_outcomes(rows, float(going.sum()) / max(rows, LEAST_ROW))
         case "singles":
             return ()
 
@@ -79,9 +82,9 @@ def _row_outcomes(rows: int, mean: float) -> Outcomes:
     chances = [factor * mean for factor in SPREAD]
     # For each number of cells, how likely it is that exactly these can go, whichever they are.
     exactly = [sum(one**n * (1 - one) ** (rows - n) for one in chances) / len(chances) for n in range(rows + 1)]
-    found: list[tuple[float, int, Outcome]] = [(exactly[0], min(2 * max(rows, LEAST), MOST), -1)]
-    found += [(exactly[1], LEAST, place) for place in range(rows)]
-    for size in range(2, rows + 1 if rows <= LEAST else 0):
+    found: list[tuple[float, int, Outcome]] = [(exactly[0], min(2 * max(rows, LEAST_ROW), MOST_ROW), -1)]
+    found += [(exactly[1], LEAST_ROW, place) for place in range(rows)]
+    for size in range(2, rows + 1 if rows <= LEAST_ROW else 0):
         chance = sum(exactly[n] * comb(rows - size, n - size) / comb(n, size) for n in range(size, rows + 1))
         found += [(UNIONS * chance, 1, some) for some in combinations(range(rows), size)]
     return tuple(found)

@@ -1,4 +1,4 @@
-"""A grid divided into cells, and the estimated cost of removing them; for any number of dimensions."""
+"""A grid divided into cells, what their removal costs, and how often they took part; for any number of dimensions."""
 
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -6,7 +6,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import Grid, Visible
+from becausal.core.contracts import Answers, Grid, Saliency, Visible
 
 Cells = NDArray[np.bool_]  # over the lattice: True = visible
 Kind = TypeVar("Kind", bound=np.generic)
@@ -106,3 +106,26 @@ def set_sizes(sets: Cells) -> NDArray[np.intp]:
 def weighted_sum(sets: Cells, weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """For each cell the summed weights of the sets, (n, *lattice), that contain it."""
     return np.asarray(np.einsum("i,i...->...", weights, sets), np.float64)  # a matrix product would start threads
+
+
+class CoalitionIndex:
+    """Deegan-Packel index over the sufficient sets (winning coalitions) evaluated by the search, weighted by confidence.
+
+    Each set adds its confidence divided by its size to its cells; with a label-only classifier the confidence counts
+    as 1. Cells in many sets, in small sets and in confident sets get high values.
+    """
+
+    def __init__(self, lattice: Lattice) -> None:
+        self.lattice = lattice
+        self.index = np.zeros(lattice.shape)
+
+    def add(self, sets: Cells, answers: Answers) -> None:
+        """Add those of the sets of cells, (n, *lattice), that are sufficient by their answers."""
+        winning, confidence = sets[answers.holds], answers.confidence[answers.holds]
+        weights = np.where(np.isnan(confidence), 1.0, confidence)
+        self.index += weighted_sum(winning, weights / np.maximum(set_sizes(winning), 1))
+
+    @property
+    def saliency(self) -> Saliency:
+        """The index of each pixel's cell, (*grid,)."""
+        return self.lattice.expand(self.index)

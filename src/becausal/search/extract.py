@@ -1,32 +1,12 @@
-"""From a map to a sufficient set: the first prefix of the ranking that keeps the target."""
+"""The prefixes of a map's ranking: the first one that keeps the target, and the curves of insertion and deletion."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from becausal.core.contracts import Saliency, Search, Stop, Visible
-from becausal.core.regions import cells
+from becausal.core.metrics import STEPS, Curves, prefix, prefixes, ranking
 
 COARSE = 64  # prefixes on the first, coarse scale
 WAVE = 4  # prefixes asked at a time on it
-
-
-def ranking(saliency: Saliency, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Pixel numbers, (n,), from high to low.
-
-    Ties are broken cell by cell: cells of 1/32 of the longest side come in a seeded random order, the pixels of a cell
-    in rows, so that a plateau of the map is revealed in patches and not as dust.
-    """
-    grid = saliency.shape
-    cell = cells(grid, max(1, max(grid) // 32)).ravel()
-    order = rng.permutation(int(cell.max()) + 1)
-    return np.lexsort((order[cell], -saliency.ravel()))
-
-
-def prefix(order: NDArray[np.intp], count: int, grid: tuple[int, ...]) -> Visible:
-    """The set of the first `count` pixels of a ranking, (*grid,)."""
-    visible = np.zeros(grid, bool)
-    visible.reshape(-1)[order[:count]] = True
-    return visible
 
 
 def extract(saliency: Saliency, rng: np.random.Generator) -> Search[Visible | None]:
@@ -56,3 +36,10 @@ def extract(saliency: Saliency, rng: np.random.Generator) -> Search[Visible | No
     except Stop:
         pass
     return prefix(order, high, grid) if high else None
+
+
+def trace_curves(saliency: Saliency, rng: np.random.Generator, *, steps: int = STEPS) -> Search[Curves]:
+    """Evaluate the 2·(steps + 1) mutants of insertion and deletion."""
+    shown = prefixes(saliency, rng, steps=steps)
+    answers = yield np.concatenate([shown, ~shown])
+    return Curves(answers.confidence[: steps + 1], answers.confidence[steps + 1 :])

@@ -4,28 +4,23 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import TypeVar
 
 import numpy as np
 
 from becausal.core.checks import CheckedSet, Checks, Level, level_name
-from becausal.core.contracts import Answers, Finding, Saliency, Search, Stop, Visible, with_hints
+from becausal.core.contracts import Answers, Finding, Question, Saliency, Search, Stop, Visible
 from becausal.core.errors import FillError, OptionError, TargetError
-from becausal.core.extract import COARSE, extract
 from becausal.core.metrics import iou
-from becausal.core.minimise import Minimal, minimise, present
 from becausal.core.problem import Explainer, Problem, SetExplainer
 from becausal.core.regions import cells
 from becausal.core.request import Request
-from becausal.core.searches import BudgetedRun, contrastive, keeping, showing
-from becausal.core.twins import claims, confirm_minimal
+from becausal.search.budget import Budget
+from becausal.search.drive import BudgetedRun, Terms, drive
+from becausal.search.extract import extract
+from becausal.search.minimise import Minimal, minimise, present
+from becausal.search.twins import claims, confirm_minimal
 
-T = TypeVar("T")
-
-RESERVE = COARSE + 16  # questions kept back from the method for the extraction
-LAST_QUESTIONS = 2  # and for the last checks
 DIGITS = 6  # of overlaps that are compared, so that rounding decides nothing
-FIRST_CALL = 1  # of the whole view, to find its label
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,27 +45,32 @@ class SearchResult:
         return self.levels[-1].checks
 
 
-def run_pipeline(problem: Problem, explainer: Explainer, request: Request, run: BudgetedRun) -> Search[SearchResult]:
+def run_pipeline(
+    problem: Problem, explainer: Explainer, request: Request, run: BudgetedRun, budget: Budget | None = None
+) -> Search[SearchResult]:
     """Check that there is something to explain, then search, extract, minimise and verify within the budget.
 
-    Args:
-        problem: What to explain; its budget is set here.
-        explainer: The method, configured for this request.
-        request: The fills, the grain, the seeds and the limit on calls.
-        run: Keeps the best set and the calls so far, for those who watch.
+    problem: its budget is set here. explainer: the method, configured for this request. run: keeps the best set and the
+    calls so far, for those who watch. budget: of this part of the explanation; that of the request by default.
     """
+    # The order is that of the calls: nothing is searched before there is something to explain, and the method stops early
+    # enough for what follows. The last checks are asked in any case, so that a search cut short still ends in a checked set.
     opening = yield from _opening(problem)
     run.spent = opening.spent
     shares = request.shares if problem.floors else request.shares[-1:] if problem.has_scores else (0.0,)
-    last = None
-    if request.max_calls is not None:
-        checking = LAST_QUESTIONS * len(request.fills) * len(shares)
-        checking += min(checking * (request.several - 1), request.max_calls // 4)  # of the further explanations
-        last = request.max_calls - request.last_calls - checking
-    limit = last
-    if last is not None and not isinstance(explainer, SetExplainer):
-        limit = last - min(RESERVE * request.price * len(shares), (last - FIRST_CALL) // 3)
-    finding = yield from _find(problem, explainer, request, run, limit)
+    budget, count = budget or Budget.of(request), len(shares)
+    last = budget.set_limit(count)
+    limit = last if isinstance(explainer, SetExplainer) else budget.map_limit(count)
+    terms = Terms(contrast=request.contrast)
+    findings: list[Finding] = []
+    for number in range(request.seeds):
+        most = budget.share(limit, run.spent, number)
+        limited = replace(problem, budget=budget.questions(most, run.spent))
+        rng = np.random.default_rng(request.seed + number).spawn(2)[0]
+        findings.append((yield from run.follow(explainer.search(limited, rng), terms, limit=most)))
+        if run.stopped_by is not None and run.stopped_by != "budget":
+            break
+    finding = findings[0] if len(findings) == 1 else combine(findings)
     if finding.sets and len(finding.inner) == len(shares) - 1:
         sets = [Minimal(*found) for found in zip_longest((*finding.inner, finding.sets[0]), finding.inner_grains)]
         sets[-1] = Minimal(finding.sets[0], finding.grain)
@@ -83,33 +83,13 @@ def run_pipeline(problem: Problem, explainer: Explainer, request: Request, run: 
         inner = levels[-1].visible if levels else None
         if inner is not None and levels[-1].checks.minimal_grain is None and not (minimal.visible & ~inner).any():
             minimal = replace(minimal, grain=None)  # the same set, so no more is known of it
-        if problem.is_guided:
-            minimal = yield from _confirm(minimal, inner, floor, finding.saliency)
-        checks = yield from keeping(last_checks(minimal, inner, is_guided=problem.is_guided), floor)
+        minimal, checks = yield from _verify(problem, minimal, inner, floor, finding.saliency)
         levels.append(Level(minimal.visible, checks, level_name(share), share))
     others = []
     for minimal in (Minimal(*found) for found in zip_longest(finding.sets[1:], finding.grains[1:])):
-        if problem.is_guided:
-            minimal = yield from _confirm(minimal, None, 0.0, finding.saliency)
-        checks = yield from last_checks(minimal, is_guided=problem.is_guided)
+        minimal, checks = yield from _verify(problem, minimal, None, 0.0, finding.saliency)
         others.append(CheckedSet(minimal.visible, checks))
     return SearchResult(finding.saliency, tuple(levels), float(opening.confidence[0]), tuple(others), finding.notes)
-
-
-def _find(problem: Problem, explainer: Explainer, request: Request, run: BudgetedRun, limit: int | None) -> Search[Finding]:
-    """What the method finds; with several seeds, the mean of the maps and the most typical of the sets."""
-    ask = contrastive if request.contrast else _unchanged
-    findings: list[Finding] = []
-    for number in range(request.seeds):
-        most = limit
-        if limit is not None:  # an equal share of what is left, for each search
-            most = run.spent + max(0, limit - run.spent) // (request.seeds - number)
-        limited = problem if most is None else replace(problem, budget=max(0, most - run.spent) // request.price)
-        rng = np.random.default_rng(request.seed + number).spawn(2)[0]
-        findings.append((yield from ask(run.follow(explainer.search(limited, rng), limit=most))))
-        if run.stopped_by is not None and run.stopped_by != "budget":
-            break
-    return findings[0] if len(findings) == 1 else combine(findings)
 
 
 def combine(findings: Sequence[Finding]) -> Finding:
@@ -132,36 +112,32 @@ def _extract_levels(
     problem: Problem, explainer: Explainer, request: Request, run: BudgetedRun, saliency: Saliency, limit: int | None
 ) -> Search[list[Minimal]]:
     """Nested prefixes of a map's ranking, one for each floor; with a grain, each is minimised around the one inside it."""
-    ask = contrastive if request.contrast else _unchanged
     grain = request.grain_for(explainer, problem.grid)
     sets: list[Minimal] = []
     for floor in problem.floors or (0.0,):
         inner = sets[-1].visible if sets else np.zeros(problem.grid, bool)
         rng = np.random.default_rng(request.seed).spawn(2)[1]  # the same ranking for every level
         run.stage = "extract"
-        search = keeping(showing(extract(saliency, rng), inner), floor)
-        visible = yield from ask(run.follow(search, limit=limit))
+        terms = Terms(always=inner, contrast=request.contrast, floor=floor)
+        visible = yield from run.follow(extract(saliency, rng), terms, limit=limit)
         if visible is None and (inner & ~run.visible).any():  # with the best set so far, which keeps every floor
             sets, inner = [Minimal(run.visible, None) for _ in sets], run.visible
         minimal = Minimal(run.visible if visible is None else visible | inner, None)
         if grain is not None:
             run.stage = "minimise"
-            shaving = keeping(showing(minimise(minimal.visible & ~inner, saliency, finest=grain), inner), floor)
-            minimal = yield from ask(run.follow(shaving, limit=limit))
+            terms = Terms(always=inner, contrast=request.contrast, floor=floor)
+            shaving = minimise(minimal.visible & ~inner, saliency, finest=grain)
+            minimal = yield from run.follow(shaving, terms, limit=limit)
             minimal = replace(minimal, visible=minimal.visible | inner)
         sets.append(minimal)
     return sets
-
-
-def _unchanged(search: Search[T]) -> Search[T]:
-    return search
 
 
 def _opening(problem: Problem) -> Search[Answers]:
     """Evaluate the whole view and the fully masked image; refuse where there is nothing to explain."""
     grid = problem.grid
     try:
-        answers = yield with_hints(np.stack([np.ones(grid, bool), np.zeros(grid, bool)]), exact=True)
+        answers = yield Question(np.stack([np.ones(grid, bool), np.zeros(grid, bool)]), exact=True)
     except Stop as stop:
         if stop.reason == "interrupt":
             raise KeyboardInterrupt from None
@@ -192,15 +168,19 @@ def _ask_together(sets: Sequence[Minimal], *, is_guided: bool) -> Search[None]:
     else:
         return
     with suppress(Stop):
-        yield with_hints(wave, exact=True)
+        yield Question(wave, exact=True)
 
 
-def _confirm(minimal: Minimal, inner: Visible | None, floor: float, saliency: Saliency) -> Search[Minimal]:
-    """What the model itself says of a set that a twin found; if stopped, nothing of its minimality."""
-    try:
-        return (yield from confirm_minimal(minimal, inner, floor, saliency))
-    except Stop:
-        return replace(minimal, grain=None)
+def _verify(
+    problem: Problem, minimal: Minimal, inner: Visible | None, floor: float, saliency: Saliency
+) -> Search[tuple[Minimal, Checks]]:
+    """What the model itself says of a set, which may become smaller where a twin found it."""
+    if problem.is_guided:
+        try:
+            minimal = yield from confirm_minimal(minimal, inner, floor, saliency)
+        except Stop:  # then nothing is known of its minimality
+            minimal = replace(minimal, grain=None)
+    return minimal, (yield from drive(last_checks(minimal, inner, is_guided=problem.is_guided), Terms(floor=floor)))
 
 
 def last_checks(minimal: Minimal, inner: Visible | None = None, *, is_guided: bool = False) -> Search[Checks]:
@@ -212,7 +192,7 @@ def last_checks(minimal: Minimal, inner: Visible | None = None, *, is_guided: bo
     added = visible if inner is None else visible & ~inner
     count = len(present(added, cells(visible.shape, grain))) if grain else 0
     try:
-        answers = yield with_hints(np.stack([visible, ~visible]), exact=True)
+        answers = yield Question(np.stack([visible, ~visible]), exact=True)
     except Stop as stop:
         answers = stop.answers
     sufficient = bool(answers.holds[0]) if len(answers) else not is_guided  # every set on the way was seen to be sufficient

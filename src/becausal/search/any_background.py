@@ -15,31 +15,42 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.certificates import Tally, certify
-from becausal.core.contracts import Answers, Search, Stop, Visible, with_hints
+from becausal.core.contracts import Answers, Question, Search, Stop, Visible
 from becausal.core.intervals import anytime_bound
 from becausal.core.patches import superpixels
 from becausal.core.problem import Problem
 from becausal.core.regions import default_grain
-from becausal.core.searches import BudgetedRun, keeping
-from becausal.methods.causal.chain import Chain
-from becausal.methods.causal.lattice import Lattice
-from becausal.methods.causal.survey import RIDGE, Survey, balanced_halves, fit_effects
-from becausal.methods.causal.tuning import Tuning
+from becausal.core.searches import Done, step
+from becausal.search.budget import before_certificate
+from becausal.search.certifying import Tally, certify
+from becausal.search.descent.chain import Chain
+from becausal.search.descent.lattice import Lattice
+from becausal.search.descent.survey import RIDGE, Survey, balanced_halves, fit_effects
+from becausal.search.descent.tuning import Tuning
+from becausal.search.drive import BudgetedRun, Terms
 
-CONFIDENCE = 0.95  # of the certificate
-TRIES = 5  # sets that are evaluated on fresh backgrounds, at most
-FRESH = 100  # calls that are kept for a certificate, of a limited number
-PANEL = 12  # backgrounds that every set on the way has to hold on
-SCREENED = 48  # backgrounds of which these are the hardest
-HARDEST = 2  # of the panel, on which candidates are compared
-WAVE = 4  # backgrounds of the panel that are evaluated at a time
-KEPT = 0.1  # share of the confidence that is kept on the panel
-STARTS = (0.25, 0.5, 0.75)  # shares of the patches that the search may start from
-LEAST = 4.0  # cells of a part
-SHARE = 0.15  # of the cells that a part has at first, after the larger cells
-FIRST_SURVEY, FIRST_FRESH, FRESH_STEP = 1_000, 1_000_000, 100_000  # numbers of the backgrounds
-MOST_MARGIN = 8.0  # nats; more says no more
+
+@dataclass(frozen=True)
+class AnyRules:
+    """The constants of the search for the level "any"."""
+
+    confidence: float = 0.95  # of the certificate, as is usual
+    tries: int = 5  # sets on fresh backgrounds; each has half of the permitted error that is left, so later ones hardly pass
+    panel: int = 12  # backgrounds that each set on the way holds on; of those that fail on a fifth of all, 7 % get through
+    screened: int = 48  # backgrounds of which the panel becomes the hardest
+    hardest: int = 2  # backgrounds of the panel on which candidates are compared: all would cost six times as much
+    wave: int = 4  # backgrounds of the panel at a time: a set that fails on the hardest costs no more than these
+    kept: float = 0.1  # share of the confidence to keep on the panel: a reserve, so that the label stays on others too
+    starts: tuple[float, ...] = (0.25, 0.5, 0.75)  # shares of the patches that may be the start, instead of the whole view
+    least_cells: float = 4.0  # of a part: the panel is asked for each removal, so a cell at a time would cost too much
+    share: float = 0.15  # of the visible cells that a part has at first, once the larger cells are gone
+    first_survey: int = 1_000  # number of a background; the panel has those before it, so no two uses share one
+    first_fresh: int = 1_000_000  # number of the first background that no search has seen
+    fresh_step: int = 100_000  # backgrounds for each try, more than any certificate takes
+    most_margin: float = 8.0  # nats that count in the survey: the label 3,000 times as likely; more says no more
+
+
+RULES = AnyRules()
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,12 +67,7 @@ class Held:
 
 
 class Panel:
-    """The backgrounds that sets have to hold on.
-
-    Attributes:
-        numbers: Of the backgrounds.
-        margins: The last margin on each of them; the lower, the harder.
-    """
+    """The numbers of the backgrounds that sets have to hold on, and the last margins on them; the lower, the harder."""
 
     def __init__(self, size: int) -> None:
         self.numbers: NDArray[np.intp] = np.arange(size)
@@ -71,11 +77,11 @@ class Panel:
         """The worst answers of the hardest backgrounds to sets, (n, *grid); what is lost is not asked again."""
         holds, margin, confidence = np.ones(len(sets), bool), np.full(len(sets), np.inf), np.full(len(sets), np.inf)
         spent = 0
-        for place in self._order()[:HARDEST]:
+        for place in self._order()[: RULES.hardest]:
             left = np.flatnonzero(holds)
             if not len(left):
                 break
-            answers = yield with_hints(sets[left], draws=np.full(len(left), self.numbers[place]))
+            answers = yield Question(sets[left], draws=np.full(len(left), self.numbers[place]))
             holds[left], spent = answers.holds, answers.spent
             margin[left] = np.minimum(margin[left], answers.margin)
             confidence[left] = np.minimum(confidence[left], answers.confidence)
@@ -84,9 +90,9 @@ class Panel:
     def holds(self, visible: Visible) -> Search[bool]:
         """Whether a set, (*grid,), holds on all backgrounds, the hardest first; it ends at the first that fail."""
         order = self._order()
-        for start in range(0, len(order), WAVE):
-            places = order[start : start + WAVE]
-            answers = yield with_hints(_copies(visible, len(places)), draws=self.numbers[places])
+        for start in range(0, len(order), RULES.wave):
+            places = order[start : start + RULES.wave]
+            answers = yield Question(_copies(visible, len(places)), draws=self.numbers[places])
             self.margins[places] = answers.margin
             if not answers.holds.all():
                 return False
@@ -95,8 +101,8 @@ class Panel:
     def screen(self, visible: Visible) -> Search[None]:
         """Evaluate a set on further backgrounds, and keep the hardest of all."""
         size = len(self.numbers)
-        fresh = np.arange(size, SCREENED)
-        answers = yield with_hints(_copies(visible, len(fresh)), draws=fresh)
+        fresh = np.arange(size, RULES.screened)
+        answers = yield Question(_copies(visible, len(fresh)), draws=fresh)
         self.add(fresh, answers.margin)
         hardest = np.sort(self._order()[:size])
         self.numbers, self.margins = self.numbers[hardest], self.margins[hardest]
@@ -120,7 +126,7 @@ class AnySearch:
         self.problem = problem
         self.inner = inner
         self.rng = rng
-        self.panel = Panel(PANEL)
+        self.panel = Panel(RULES.panel)
         self.lattice = Lattice(problem.grid, default_grain(problem.grid, 28))
         self.costs: NDArray[np.float64] | None = None  # of removing cells of the lattice
         self.seen: list[Visible] = [np.ones(problem.grid, bool)]
@@ -134,7 +140,7 @@ class AnySearch:
         if np.prod(self.lattice.shape) > tuning.small_lattice:
             survey = yield from self._survey(tuning)
             costs = survey.removal_cost(coarse)
-            for part in STARTS:
+            for part in RULES.starts:
                 start = survey.best(round(part * len(survey.contribution))) | self.inner
                 if (yield from self.panel.holds(start)):
                     self.seen.append(start)
@@ -150,19 +156,21 @@ class AnySearch:
             middle = (low + high) // 2
             low, high = (middle, high) if (yield from self.panel.holds(self.seen[middle])) else (low, middle)
         del self.seen[high:]
-        self.costs = yield from self._descend(self.lattice, self.costs, SHARE)
+        self.costs = yield from self._descend(self.lattice, self.costs, RULES.share)
 
     def _descend(self, lattice: Lattice, costs: NDArray[np.float64] | None, share: float) -> Search[NDArray[np.float64]]:
         """Remove parts from the last set until none can go; the costs of removing cells."""
         within, start = lattice.restrict(self.seen[-1] & ~self.inner)
         rng = self.rng.spawn(1)[0]
-        chain = Chain(Tuning(), within, start, costs, rng, None, ask=self._ask_hardest, accepts=self._accepts)
+        chain = Chain(Tuning(), within, start, costs, rng, None, accepts=self._accepts)
         if start.any():
-            yield from chain.shrink(share, least=LEAST)
+            search = chain.shrink(share, least=RULES.least_cells)
+            asked = step(search, None)
+            while not isinstance(asked, Done):  # the chain's own questions are plain sets, those of `_accepts` have draws
+                is_own = not isinstance(asked, Question)
+                answers = (yield from self.panel.ask_hardest(asked | self.inner)) if is_own else (yield asked)
+                asked = step(search, answers)
         return chain.cost.estimate()
-
-    def _ask_hardest(self, sets: Visible) -> Search[Answers]:
-        return (yield from self.panel.ask_hardest(sets | self.inner))
 
     def _accepts(self, visible: Visible) -> Search[bool]:
         visible = visible | self.inner
@@ -175,8 +183,8 @@ class AnySearch:
         """What each patch adds to the margin on random backgrounds."""
         patch = superpixels(self.problem.view, tuning.patches)
         shown = balanced_halves(int(patch.max()) + 1, tuning.survey, self.rng.spawn(1)[0])
-        answers = yield with_hints(shown.take(patch, axis=1), draws=FIRST_SURVEY + np.arange(len(shown)))
-        return Survey(patch, fit_effects(shown, np.clip(answers.margin, -MOST_MARGIN, MOST_MARGIN), RIDGE))
+        answers = yield Question(shown.take(patch, axis=1), draws=RULES.first_survey + np.arange(len(shown)))
+        return Survey(patch, fit_effects(shown, np.clip(answers.margin, -RULES.most_margin, RULES.most_margin), RIDGE))
 
 
 def find_any(
@@ -191,32 +199,23 @@ def find_any(
 ) -> Search[Held | None]:
     """A set around `inner`, (*grid,), that keeps the label on at least this share of the problem's random backgrounds.
 
-    Args:
-        problem: The problem, with a sampler.
-        inner: A sufficient set.
-        share: Share of backgrounds.
-        confidence: Of the label on the whole view; NaN from a model that returns labels only.
-        run: Counts the calls.
-        limit: On the calls, in all.
-        rng: Source of randomness.
-
-    Returns:
-        The last set that was evaluated on fresh backgrounds; None where the search was stopped before.
+    It is the last set that was evaluated on fresh backgrounds; None where the search was stopped before. confidence: of
+    the label on the whole view, NaN from a model that returns labels only. run: counts the calls. limit: on all of them.
     """
     search, held = AnySearch(problem, inner, rng), None
-    floor = 0.0 if np.isnan(confidence) else KEPT * confidence
+    floor, searching = 0.0 if np.isnan(confidence) else RULES.kept * confidence, before_certificate(limit)
     try:
-        for attempt in range(TRIES):
+        for attempt in range(RULES.tries):
             stage = search.go_on() if attempt else search.shrink()
             try:
-                yield from run.follow(keeping(stage, floor), limit=None if limit is None else limit - FRESH)
+                yield from run.follow(stage, Terms(floor=floor), limit=searching)
             except Stop as stop:
                 if stop.reason != "budget":
                     raise
-            first, visible = FIRST_FRESH + attempt * FRESH_STEP, search.seen[-1]
+            first, visible = RULES.first_fresh + attempt * RULES.fresh_step, search.seen[-1]
             fresh = certify(visible, first=first, share=share, confidence=confidence_of(attempt))
             held = Held(visible, (yield from run.follow(fresh, limit=limit)), confidence_of(attempt))
-            is_over = run.stopped_by not in (None, "budget") or (limit is not None and run.spent + FRESH > limit)
+            is_over = run.stopped_by not in (None, "budget") or (searching is not None and run.spent > searching)
             if is_over or held.bound(share) >= share:
                 break
             failed = np.array(held.tally.failed, np.intp)
@@ -231,7 +230,7 @@ def confidence_of(attempt: int) -> float:
 
     The first one has half of the permitted error, each further one half of what is left.
     """
-    return 1 - (1 - CONFIDENCE) / 2.0 ** (attempt + 1)
+    return 1 - (1 - RULES.confidence) / 2.0 ** (attempt + 1)
 
 
 def _copies(visible: Visible, count: int) -> Visible:

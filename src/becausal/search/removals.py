@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from becausal.core.contracts import Visible
 
 GROUP = 16  # the most cells that are tried together
-LEAST, MOST = 4, 32  # removals that are asked at a time: twice as many after each row in which none can go
+LEAST_ROW, MOST_ROW = 4, 32  # removals that are asked at a time: twice as many after each row in which none can go
 SOLID = 1.0  # standard deviations of the expected cost that each visible neighbour of a cell adds to it
 DIGITS = 6  # of what is compared, so that rounding decides nothing
 TOGETHER = (2, 3, 4, 6, 8, 12, 16, 24, 32)  # of those that can go alone, then this many of the best are asked together
@@ -24,7 +24,9 @@ class Removals:
 
     `ask` says which removals to evaluate, `learn` takes the answers. Those thought removable are tried first, then those
     never tried, then those whose removal cost least. Every success makes the failures before it stale: a set is minimal
-    once each of its cells has failed since the last.
+    once each of its cells has failed since the last. Why in groups, rows and unions: a question costs a call, and a wave
+    costs a wait for the model. Groups remove much with few calls while much can go; rows of single cells fill a batch once
+    little can; unions then remove in one wave what several cells of a row allow.
 
     Attributes:
         margin: Of the set as it is, inf where it is not known.
@@ -47,7 +49,7 @@ class Removals:
         self._tried = np.full(len(importance), -1)  # the clock when it was last tried
         self._clock = 0
         self._success = 0  # the clock of the last success
-        self._group, self._row = 2, LEAST
+        self._group, self._row = 2, LEAST_ROW
         self._singles: Numbers = members[:0]  # the last single cells
         self._able: Numbers = members[:0]  # those of them that can go, best first
 
@@ -100,7 +102,7 @@ class Removals:
         self._tried[tried[~holds]] = self._clock
         able = np.flatnonzero(holds)
         if not len(able):
-            self._row = min(2 * self._row, MOST)
+            self._row = min(2 * self._row, MOST_ROW)
             return None
         able = able[np.argsort(self._support(tried[able], margin[able]) - margin[able], kind="stable")]
         best, self._able = int(able[0]), tried[able]
@@ -120,7 +122,7 @@ class Removals:
         return last
 
     def _begin_row(self, removed: int) -> None:
-        self._group, self._row = removed if removed == len(self._singles) else 1, LEAST
+        self._group, self._row = removed if removed == len(self._singles) else 1, LEAST_ROW
 
     def _drop(self, gone: Numbers, margin: float) -> None:
         self.alive[gone] = False

@@ -6,33 +6,46 @@ nothing, and it is refused. One whose rounding depends on the other rows of the 
 batch; its explanation is kept, with a note that says how large the effect is.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from becausal.core.contracts import Answers, Search, Stop, Visible, with_hints
+from becausal.core.contracts import Answers, ModelInfo, Question, Search, Stop, Visible
 from becausal.core.errors import UnstableModelError
-from becausal.core.minimise import Minimal
-from becausal.core.pipeline import SearchResult
-from becausal.core.problem import Problem
-from becausal.core.twins import claims
-from becausal.engine.engine import Engine
+from becausal.core.problem import Explainer, Problem
+from becausal.core.request import Request
+from becausal.search.drive import BudgetedRun
+from becausal.search.minimise import Minimal
+from becausal.search.pipeline import SearchResult
+from becausal.search.twins import claims
 
 STABLE, STABLE_HALF = 1e-3, 0.05  # how far a confidence may move between two evaluations, and in half precision
 REPEATS = 2  # how often each batch is evaluated to find out why an answer has changed
 BATCH_SIZES = (2, 16, 32)  # rows of the batches that are compared with a batch of one
 
 
-@dataclass(frozen=True, eq=False)
-class Confirmed:
-    """A result that was evaluated once more.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Plan:
+    """What one image's explanation is made with.
 
-    is_lost: whether it is sufficient in some batches only. calls: model calls to find out why an answer had changed.
+    confidence: of the whole view, in the very first call. info: of the model. batch_size: the most rows that it evaluates
+    at once. interrupt: tells whoever runs the search of a Ctrl-C inside it.
     """
 
-    result: SearchResult
-    is_lost: bool = False
-    calls: int = 0
+    problem: Problem
+    explainer: Explainer
+    request: Request
+    run: BudgetedRun
+    confidence: float
+    info: ModelInfo
+    batch_size: int
+    interrupt: Callable[[], None]
+
+
+def tolerance_of(info: ModelInfo) -> float:
+    """How far a confidence may move between two evaluations."""
+    return STABLE_HALF if info.is_half else STABLE
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +54,6 @@ class BatchEffect:
 
     size: float
     holds: frozenset[bool]
-    calls: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,25 +107,15 @@ def ask_company(result: SearchResult, widest: Visible, count: int) -> Search[Com
         return Company(result.visible[None][:0], Answers.none(), Answers.none())
     rows = _in_company(result, widest, count)
     try:
-        before = yield with_hints(rows, exact=True)  # known, as a rule, so that it costs nothing
+        before = yield Question(rows, exact=True)  # known, as a rule, so that it costs nothing
     except Stop as stop:
         before = stop.answers
     rows = rows[: len(before)]
-    return Company(rows, before, (yield with_hints(rows, uncached=True, exact=True)) if len(rows) else before)
+    return Company(rows, before, (yield Question(rows, uncached=True, exact=True)) if len(rows) else before)
 
 
-def confirm(
-    engine: Engine, problem: Problem, result: SearchResult, first: float, alone: Answers, company: Company
-) -> Confirmed:
-    """Compare a result with its last evaluations.
-
-    Args:
-        engine: Evaluates further batches where they differ.
-        problem: What was explained.
-        result: What was found.
-        first: The confidence of the whole view in the very first call.
-        alone: The answer to the explanation, evaluated once more in a batch of its own.
-        company: The explanation and other sets of the search, evaluated once more in one batch.
+def confirm(plan: Plan, result: SearchResult, count: int) -> Search[SearchResult]:
+    """Evaluate a result once more: alone, and in one batch of `count` sets of the search.
 
     Returns:
         The result; with a note where the model's answers depend on the batch.
@@ -122,78 +124,82 @@ def confirm(
         UnstableModelError: The model answered the same question in two ways, and not because of the batch; or the label
             of the whole view depends on the batch.
     """
-    tolerance = tolerance_of(engine)
-    change = _find_change(problem, result, first, alone, tolerance) or company.find_change(tolerance)
-    change = company.find_change(tolerance, of_whole=True) or change
+    alone = yield Question(result.visible[None], uncached=True, exact=True)
+    company = yield from ask_company(result, plan.run.widest, count)
+    change = company.find_change(tolerance_of(plan.info), of_whole=True) or _find_change(plan, result, alone)
+    change = change or company.find_change(tolerance_of(plan.info))
     if change is None:
-        return Confirmed(result)
-    gap = abs(change.after - change.before)
+        return result
+    try:
+        return (yield from _explain_change(plan, result, alone, change))
+    except Stop as stop:
+        if stop.cause is not None and stop.reason != "interrupt":
+            raise stop.cause from stop.cause.__cause__
+        raise UnstableModelError("the model answered the same question in two ways") from None
+
+
+def _explain_change(plan: Plan, result: SearchResult, alone: Answers, change: Change) -> Search[SearchResult]:
+    """Find out whether an answer has changed because of the batch."""
+    gap, tolerance = abs(change.after - change.before), tolerance_of(plan.info)
     step = tolerance if np.isnan(gap) else min(tolerance, max(gap, tolerance) / 10)
-    effect = find_batch_effect(engine, problem, change.visible, step)
+    effect = yield from find_batch_effect(change.visible, step, plan.batch_size)
     said = f"(confidence {change.before:.4f}, then {change.after:.4f})"
     if effect is None:
         reason = "is dropout still on, or is there randomness in it?"
-        if engine.classifier.info.is_half:
+        if plan.info.is_half:
             reason = "half precision may be too coarse for this image, or there is randomness in the model"
         raise UnstableModelError(f"the model answered the same question in two ways {said}: {reason}")
     if change.visible.all() and len(effect.holds) > 1:
         raise UnstableModelError(
             f"the label of the image depends on the batch it is evaluated in {said}: use --batch-size 1"
         )
-    size = float(np.nanmax([gap, effect.size])) if problem.has_scores else float("nan")
-    paired = engine.ask_uncached(problem, np.stack([result.visible, ~result.visible]))  # the batch of `verify`
+    size = float(np.nanmax([gap, effect.size])) if plan.problem.has_scores else float("nan")
+    paired = yield Question(np.stack([result.visible, ~result.visible]), alone=True)  # the batch of `verify`
     is_own = bool((change.visible == result.visible).all())
     held = {result.checks.sufficient, bool(alone.holds[0]), bool(paired.holds[0])}
     is_lost = len(held | (effect.holds if is_own else set())) > 1
     checks = replace(result.checks, confidence=float(paired.confidence[0]))
-    if is_lost:
+    if is_lost:  # it is sufficient in some batches only
+        plan.run.stopped_by = "failure"
         checks = replace(checks, sufficient=False, minimal_grain=None, cells=0)
     elif not is_own and len(effect.holds) > 1:  # a removal that keeps the label in some batches
         checks = replace(checks, minimal_grain=None, cells=0)
     levels = (*result.levels[:-1], replace(result.levels[-1], checks=checks))
     note = _describe(size, is_lost=is_lost)
-    calls = effect.calls + 2 * len(problem.backgrounds)
-    return Confirmed(replace(result, levels=levels, notes=(*result.notes, note)), is_lost, calls)
+    return replace(result, levels=levels, notes=(*result.notes, note))
 
 
-def _find_change(problem: Problem, result: SearchResult, first: float, alone: Answers, tolerance: float) -> Change | None:
+def _find_change(plan: Plan, result: SearchResult, alone: Answers) -> Change | None:
     """Whether the explanation, or else the whole view, has another answer now than in the search."""
+    first, tolerance = plan.confidence, tolerance_of(plan.info)
     before, after = result.checks.confidence, float(alone.confidence[0])
     if result.checks.sufficient != bool(alone.holds[0]) or abs(after - before) > tolerance:
         return Change(result.visible, before, after)
     if abs(result.confidence - first) > tolerance:
-        return Change(np.ones(problem.grid, bool), first, result.confidence)
+        return Change(np.ones_like(result.visible), first, result.confidence)
     return None
 
 
-def tolerance_of(engine: Engine) -> float:
-    """How far a confidence may move between two evaluations."""
-    return STABLE_HALF if engine.classifier.info.is_half else STABLE
-
-
-def find_batch_effect(engine: Engine, problem: Problem, visible: Visible, step: float) -> BatchEffect | None:
+def find_batch_effect(visible: Visible, step: float, batch_size: int) -> Search[BatchEffect | None]:
     """Evaluate a set alone and with others, in turn, each batch several times.
 
     Returns:
         How the answer depends on the batch; None where that cannot be shown: the same batch was answered in two ways
         (confidences that differ by more than `step`, or another label), or all batches were answered alike.
     """
-    calls = 0
     for size in BATCH_SIZES:
-        if size > engine.calls.batch_size:
+        if size > batch_size:
             break
         rows = np.stack([~visible, visible] * (size // 2))
         alone, together = [], []
         for _ in range(REPEATS):
-            alone.append(engine.ask_uncached(problem, rows[-1:]))
-            together.append(engine.ask_uncached(problem, rows).part(slice(-1, None)))
-        calls += REPEATS * (1 + size) * len(problem.backgrounds)
+            alone.append((yield Question(rows[-1:], alone=True)))
+            together.append((yield Question(rows, alone=True)).part(slice(-1, None)))
         if _differ(alone, step) or _differ(together, step):
             return None
         if _differ([alone[0], together[0]], step):
             difference = abs(float(alone[0].confidence[0]) - float(together[0].confidence[0]))
-            holds = frozenset({bool(alone[0].holds[0]), bool(together[0].holds[0])})
-            return BatchEffect(difference, holds, calls)
+            return BatchEffect(difference, frozenset({bool(alone[0].holds[0]), bool(together[0].holds[0])}))
     return None
 
 

@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import Grid, Saliency, Search, Stop, Visible, with_hints
+from becausal.core.contracts import Grid, Question, Saliency, Search, Stop, Visible
 from becausal.core.regions import cells
-from becausal.core.removals import Neighbours, Removals
-from becausal.core.run_ahead import run_ahead
+from becausal.search.drive import BudgetedRun, Terms
+from becausal.search.removals import Neighbours, Removals
+from becausal.search.run_ahead import run_ahead
 
 COARSEST = 8  # cells along the longest side on the first scale
 
@@ -73,6 +73,9 @@ class Settled:
     margin: float
 
 
+Result = tuple[Settled, int | None]  # a settled set, and the grain at which it is minimal
+
+
 def settle(
     visible: Visible,
     cell: NDArray[np.intp],
@@ -96,10 +99,14 @@ def settle(
     neighbours = Neighbours(cell, always) if solid and cell.max() else None
     state = Removals(present(own, cell), importance, neighbours, margin=margin, once=once)
     less = _Less(own, cell)
+
+    def look_ahead(count: int) -> Visible:
+        return less(current, run_ahead(state, count))
+
     try:
         while groups := state.ask():
             trials = less(current, groups)
-            answers = yield with_hints(trials, lookahead=partial(_look_ahead, less, current, state))
+            answers = yield Question(trials, lookahead=look_ahead)
             removed = state.learn(answers.holds, answers.margin)
             if removed is not None:
                 current = trials[removed]
@@ -108,8 +115,44 @@ def settle(
     return Settled(current, not once, state.cost, state.margin)
 
 
-def _look_ahead(less: "_Less", current: Visible, state: Removals, count: int) -> Visible:
-    return less(current, run_ahead(state, count))
+def settle_within(
+    visible: Visible,
+    grain: int,
+    expected: NDArray[np.float64],
+    run: BudgetedRun,
+    *,
+    limit: int | None,
+    margin: float = np.inf,
+    always: Visible | None = None,
+    floor: float = 0.0,
+) -> Search[Result]:
+    """Try cells one by one until none can be removed; past a limit on calls, prove it for larger cells instead.
+
+    visible: (*grid,) a sufficient set. grain: side of a cell in pixels. expected: (*lattice,) expected cost of removing
+    each cell. run: counts the calls. limit: on all calls, after which the cells are made twice as large. margin: of the
+    set, where it is known. always: (*grid,) pixels of the set that stay. floor: confidence to keep.
+    """
+    grid, expected = visible.shape, expected.reshape(-1)
+    cell = cells(grid, grain)
+    search = settle(visible, cell, expected, margin=margin, always=always, solid=True)
+    settled = yield from run.follow(search, Terms(floor=floor), limit=limit)
+    while not settled.finished and 2 * grain <= max(grid):
+        grain, finer = 2 * grain, cell
+        cell = cells(grid, grain)
+        known = np.where(np.isnan(settled.cost), expected, settled.cost)
+        expected = _merge_costs(known, finer, cell, settled.visible)
+        search = settle(settled.visible, cell, expected, margin=settled.margin, always=always, solid=True)
+        settled = yield from run.follow(search, Terms(floor=floor))
+    return settled, grain if settled.finished else None
+
+
+def _merge_costs(
+    costs: NDArray[np.float64], finer: NDArray[np.intp], cell: NDArray[np.intp], visible: Visible
+) -> NDArray[np.float64]:
+    """Removal costs of cells from those of finer cells; each finer cell's cost is shared by its visible pixels."""
+    count, finer, cell = int(cell.max()) + 1, finer[visible], cell[visible]
+    share = costs / np.maximum(np.bincount(finer, minlength=len(costs)), 1)
+    return np.bincount(cell, share[finer], minlength=count).astype(np.float64)
 
 
 class _Less:

@@ -1,0 +1,96 @@
+"""Searches that a twin of the model answers: a faster stand-in, which may guide a search but certifies nothing.
+
+The twin answers every question that is not marked `exact`. What is claimed of a result is asked of the model itself, and
+so are a few of the other questions now and then, so that a twin which computes something else is noticed early.
+"""
+
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from becausal.core.contracts import Answers, Question, Saliency, Search, Stop, Visible
+from becausal.core.errors import TwinError
+from becausal.core.searches import Done, step
+from becausal.core.targets import STEP, with_floor
+from becausal.search.checking import removals
+from becausal.search.drive import Terms, drive
+from becausal.search.minimise import Minimal, minimise
+
+T = TypeVar("T")
+
+EVERY = 16  # waves: the first of so many is compared
+COMPARED = 2  # questions of that wave, at most
+NEAR = 4 * STEP  # nats: a verdict this close to the other one may be a matter of rounding
+
+
+def compare_twin(search: Search[T], tolerance: float) -> Search[T | TwinError]:
+    """The search, some of its questions also asked of the model itself; it ends where the twin's answers are wrong.
+
+    tolerance: how far the twin's confidences may be from the model's. The search does not notice what the comparison costs:
+    it asks the same, whatever answers.
+    """
+    waves = extra = 0
+    state = step(search, None)
+    while not isinstance(state, Done):
+        question = Question.of(state)
+        message: Answers | Stop | None = None
+        answers: Answers | None = None
+        try:
+            answers = yield question
+            message = answers = replace(answers, spent=answers.spent - extra)
+            if not question.exact:
+                if waves % EVERY == 0:
+                    rows = np.unique(np.linspace(0, len(question) - 1, COMPARED).astype(np.intp))
+                    exact = yield replace(question.part(rows), exact=True, lookahead=None)
+                    extra = exact.spent - answers.spent
+                    error = find_difference(answers.part(rows), exact, tolerance)
+                    if error is not None:
+                        search.close()
+                        return error
+                waves += 1
+        except Stop as stop:  # while the twin was compared, its own answers had come
+            message = stop if answers is None else Stop(stop.reason, answers, stop.cause)
+        state = step(search, message)
+    return state.result
+
+
+def find_difference(guessed: Answers, exact: Answers, tolerance: float) -> TwinError | None:
+    """What is wrong with a twin's answers, next to those of the model itself; None where they are close enough."""
+    gap = np.abs(guessed.confidence - exact.confidence)
+    if len(gap) and np.nanmax(gap, initial=0.0) > tolerance:
+        worst = int(np.nanargmax(gap))
+        return TwinError(
+            f"a confidence of {guessed.confidence[worst]:.4f} where the model has {exact.confidence[worst]:.4f}"
+        )
+    if np.any((guessed.holds != exact.holds) & (np.abs(exact.margin) > NEAR)):
+        return TwinError("another label than the model")
+    return None
+
+
+def claims(minimal: Minimal, inner: Visible | None = None) -> Visible:
+    """The questions behind the claims on a set: itself, its complement, and with a grain the removal of each cell."""
+    visible, grain = minimal.visible, minimal.grain
+    both = np.stack([visible, ~visible])
+    added = visible if inner is None else visible & ~inner
+    return np.concatenate([both, removals(visible, grain, inner)]) if grain is not None and added.any() else both
+
+
+def confirm_minimal(minimal: Minimal, inner: Visible | None, floor: float, saliency: Saliency) -> Search[Minimal]:
+    """A set that a twin found, evaluated by the model itself; where one of its cells can go after all, they are removed.
+
+    inner: the level inside it, which stays. floor: the confidence it has to keep. saliency: which cells go first. Raises
+    TwinError where the set does not keep the target, or the twin's verdicts were clearly wrong.
+    """
+    answers = with_floor((yield Question(claims(minimal, inner), exact=True)), floor)
+    if not answers.holds[0]:
+        is_wrong = bool(answers.margin[0] < -NEAR)
+        raise TwinError("that a set is sufficient, and to the model it is not", is_wrong=is_wrong)
+    if minimal.grain is None or not answers.holds[2:].any():
+        return minimal
+    if answers.margin[2:].max() > NEAR:
+        raise TwinError("that a set is minimal, and to the model it is not")
+    inside = np.zeros_like(minimal.visible) if inner is None else inner
+    less = minimise(minimal.visible & ~inside, saliency, finest=minimal.grain)
+    settled = yield from drive(less, Terms(always=inside, exact=True, floor=floor))
+    return replace(settled, visible=settled.visible | inside)
