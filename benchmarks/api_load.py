@@ -3,7 +3,7 @@
     python benchmarks/api_load.py --clients 30 --seconds 120
 
 Starts a server with the bundled classifier on loopback. Every client runs in its own thread and sends one image after the
-other until the time is up: as a form, as JSON, as a job that is polled, or in the shape of KServe, in turn. Each answer is
+other until the time is up: as a form, as JSON, or as a job that is polled, in turn. Each answer is
 compared with that of `becausal.explain` for the same image, field by field without the times; every fourth one has the
 arrays too. Prints the memory of the server over time and a report as JSON; the exit status is 1 if anything went wrong.
 """
@@ -29,7 +29,7 @@ from becausal.interfaces.serve.limits import Limits
 from becausal.scenes import make_scene
 
 REQUEST = {"seed": 1, "max_calls": 200}
-SHAPES = ("form", "json", "job", "kserve")
+SHAPES = ("form", "json", "job")
 POLL_SECONDS = 0.2
 
 
@@ -121,11 +121,6 @@ def explain(client: ApiClient, case: Case, shape: str, include: list[str]) -> di
     if shape == "form":
         texts = [(key, str(value)) for key, value in REQUEST.items()] + [("include", name) for name in include]
         status, headers, answer = client.post_form(texts, case.name, case.data)
-    elif shape == "kserve":
-        instances = [{"image": {"b64": b64encode(case.data).decode()}, "name": case.name}]
-        body = {"instances": instances, "request": REQUEST, "include": include}
-        status, headers, answer = client.post_json("/v1/models/bundled:explain", body)
-        answer = answer["explanations"][0] if status == 200 else answer
     else:
         body = {"image": b64encode(case.data).decode(), "name": case.name, "request": REQUEST, "include": include}
         prefer = {"Prefer": "respond-async"} if shape == "job" else {}

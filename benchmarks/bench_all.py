@@ -5,7 +5,8 @@
     python benchmarks/bench_all.py --list
 
 --models is a folder with mobilenet_v2.onnx, squeezenet.onnx, efficientnet_lite0.onnx and as_torch.py, whose build(FILE)
-returns them as torch modules; --data is a folder with photobombing/, roaming-panda/ and imagenet-samples/. A finished run is
+returns them as torch modules; --data is a folder with photobombing/, roaming-panda/ and imagenet-samples/. Rows are flushed
+to OUT/NAME/rows.jsonl one by one. Runs whose names end in -published have the settings of the papers. A finished run is
 stored with `python benchmarks/results_tables.py --add OUT/NAME NAME`.
 """
 
@@ -16,7 +17,7 @@ from typing import Any
 
 from becausal import Request, load_model
 from becausal.core.errors import BecausalError
-from becausal.lab.bench import BenchProgress, run
+from becausal.lab import BenchProgress, run
 
 MODELS: dict[str, dict[str, Any]] = {
     "bundled": {"model": "bundled"},
@@ -36,17 +37,24 @@ BLACK_BOX = (
 GRADIENTS = "ig,gbp,deeplift,grad-cam,lrp,rap,extremal"
 ALL = f"{BLACK_BOX},{GRADIENTS},random,centre"
 #: The partitions, mutants, masks, samples and steps of the papers or of the authors' programs.
-PUBLISHED = "causal,dc-causal,sbfl,rise:masks=8000,lime,greedy,phasewin,hsic,sobol,extremal:steps=800"
-#: By name, which starts with the bench and the model: bench, model, and arguments of `run`.
-RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
+PUBLISHED = (
+    "causal,dc-causal,sbfl,rise:masks=8000,occlusion,lime,shap,greedy,phasewin,hsic,sobol,"
+    "ig,gbp,deeplift,grad-cam,lrp,rap,extremal:steps=800,random,centre"
+)
+NETWORKS = ("mobilenet", "squeezenet", "efficientnet")
+DATA = {"photobombing": "photobombing", "roaming-panda": "roaming-panda", "occlusion": "imagenet-samples"}
+Run = tuple[str, str, dict[str, Any]]
+#: By name, which starts with the bench and the model: bench, model, and arguments of `run`. Without `methods`, those of the
+#: bench: for `exact`, `fills`, `convergence` and `misclassified` that is `causal`, and `dc-causal` with its 50 partitions.
+RUNS: dict[str, Run] = {
     "exact-bundled": ("exact", "bundled", {"limit": 100}),
     "scenes-bundled": ("scenes", "bundled", {"limit": 100}),
+    "scenes-bundled-published": ("scenes", "bundled", {"limit": 100, "methods": PUBLISHED}),
     "misclassified-bundled": ("misclassified", "bundled", {"limit": 100}),
     "convergence-bundled": ("convergence", "bundled", {"limit": 100}),
     "fills-bundled": ("fills", "bundled", {"limit": 100}),
     "faithfulness-bundled": ("faithfulness", "bundled", {"limit": 100}),
     "sanity-bundled": ("sanity", "bundled", {"limit": 10}),
-    "photobombing-mobilenet": ("photobombing", "mobilenet", {"data": "photobombing", "limit": 100, "methods": ALL}),
     "photobombing-mobilenet-black": (
         "photobombing",
         "mobilenet",
@@ -57,28 +65,19 @@ RUNS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "mobilenet",
         {"data": "photobombing", "limit": 100, "request": Request(grain=4), "methods": BLACK_BOX},
     ),
-    "photobombing-squeezenet": ("photobombing", "squeezenet", {"data": "photobombing", "limit": 100, "methods": ALL}),
-    "photobombing-efficientnet": ("photobombing", "efficientnet", {"data": "photobombing", "limit": 100, "methods": ALL}),
-    "photobombing-mobilenet-published": (
-        "photobombing",
-        "mobilenet",
-        {"data": "photobombing", "limit": 100, "methods": PUBLISHED},
-    ),
-    "photobombing-efficientnet-published": (
-        "photobombing",
-        "efficientnet",
-        {"data": "photobombing", "limit": 100, "methods": PUBLISHED},
-    ),
-    "roaming-panda-mobilenet": ("roaming-panda", "mobilenet", {"data": "roaming-panda", "limit": 100, "methods": ALL}),
-    "roaming-panda-squeezenet": ("roaming-panda", "squeezenet", {"data": "roaming-panda", "limit": 100, "methods": ALL}),
-    "roaming-panda-efficientnet": ("roaming-panda", "efficientnet", {"data": "roaming-panda", "limit": 100, "methods": ALL}),
-    "occlusion-mobilenet": ("occlusion", "mobilenet", {"data": "imagenet-samples", "limit": 100, "methods": ALL}),
-    "occlusion-squeezenet": ("occlusion", "squeezenet", {"data": "imagenet-samples", "limit": 100, "methods": ALL}),
-    "occlusion-efficientnet": ("occlusion", "efficientnet", {"data": "imagenet-samples", "limit": 100, "methods": ALL}),
-    "fills-mobilenet": ("fills", "mobilenet", {"data": "photobombing", "limit": 100, "methods": "causal"}),
-    "misclassified-mobilenet": ("misclassified", "mobilenet", {"data": "photobombing", "limit": 200}),
-    "convergence-mobilenet": ("convergence", "mobilenet", {"data": "photobombing", "limit": 20}),
-    "faithfulness-mobilenet": ("faithfulness", "mobilenet", {"data": "photobombing", "limit": 10, "methods": ALL}),
+    **{
+        f"{bench}-{network}{ending}": (bench, network, {"data": data, "limit": 100, "methods": methods})
+        for bench, data in DATA.items()
+        for ending, methods in (("", ALL), ("-published", PUBLISHED))
+        for network in NETWORKS
+    },
+    **{f"fills-{network}": ("fills", network, {"data": "photobombing", "limit": 100}) for network in NETWORKS},
+    **{
+        f"misclassified-{network}": ("misclassified", network, {"data": "photobombing", "limit": 200})
+        for network in NETWORKS
+    },
+    **{f"convergence-{network}": ("convergence", network, {"data": "photobombing", "limit": 20}) for network in NETWORKS},
+    "faithfulness-mobilenet": ("faithfulness", "mobilenet", {"data": "photobombing", "limit": 50, "methods": ALL}),
 }
 
 

@@ -27,9 +27,10 @@ from becausal.scenes import GroupScene, SceneObject, make_group
 
 FIRST_SEED = 140_000_000
 FIELDS = (
-    "method", "seed", "box", "label", "is_first", "calls", "certified", "size", "inside", "label_size", "label_inside",
+    "method", "seed", "box", "label", "is_first", "calls", "certified", "size", "inside", "core_size", "core_inside",
     "points", "in_box", "cover",
 )  # fmt: skip
+OLD = {"label_size": "core_size", "label_inside": "core_inside"}  # columns of earlier files: the smallest set had that name
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -75,12 +76,12 @@ def rows_of(seed: int, masks: int, model: Classifier) -> Iterator[dict[str, Any]
             left, top, right, bottom = truth.box
             in_box = np.zeros_like(truth.mask)
             in_box[top:bottom, left:right] = True
-            smallest = answer.levels[0]
+            core = answer.levels[0]
             yield {
                 "method": method, "seed": seed, "box": number, "label": answer.label, "is_first": int(place == 0),
                 "calls": answer.calls, "certified": int(is_certified(answer, method)), "size": answer.size,
-                "inside": share_inside(answer.visible, truth.visible), "label_size": smallest.size,
-                "label_inside": share_inside(smallest.visible, truth.visible),
+                "inside": share_inside(answer.visible, truth.visible), "core_size": core.size,
+                "core_inside": share_inside(core.visible, truth.visible),
                 "points": points_inside(answer.responsibility, truth.visible),
                 "in_box": share_inside(answer.visible, in_box), "cover": round(truth.cover, 3),
             }  # fmt: skip
@@ -119,8 +120,8 @@ def write(rows: Iterable[dict[str, Any]], path: Path) -> None:
 
 def print_tables(path: Path) -> None:
     with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    print("| method | boxes | calls, first box | further | certified | size | on the object | label size | on the object "
+        rows = [{OLD.get(name, name): value for name, value in row.items()} for row in csv.DictReader(file)]
+    print("| method | boxes | calls, first box | further | certified | size | on the object | core | on the object "
           "| pointing game |\n|---|---|---|---|---|---|---|---|---|---|")  # fmt: skip
     for method in dict.fromkeys(row["method"] for row in rows):
         own = [row for row in rows if row["method"] == method]
@@ -132,8 +133,8 @@ def print_tables(path: Path) -> None:
         calls = [f"{mean(column('calls', some)):.0f}" if some else "" for some in (first, further)]
         print(
             f"| {method} | {len(own)} | {calls[0]} | {calls[1]} | {mean(column('certified')):.0%} "
-            f"| {median(column('size')):.2%} | {mean(column('inside')):.1%} | {median(column('label_size')):.2%} "
-            f"| {mean(column('label_inside')):.1%} | {mean(column('points')):.1%} |"
+            f"| {median(column('size')):.2%} | {mean(column('inside')):.1%} | {median(column('core_size')):.2%} "
+            f"| {mean(column('core_inside')):.1%} | {mean(column('points')):.1%} |"
         )
 
 

@@ -62,7 +62,7 @@ def find_file(spec: str) -> Path:
     """The ONNX file of a bundled classifier."""
     file = FOLDER / VARIANTS[spec.partition(":")[2]].file
     if not file.is_file():
-        sys.exit(f"there is no {file.name} in becausal.scenes.bundled: train it first, see training/README.md")
+        sys.exit(f"there is no {file.name} in becausal.models.bundled: train it first, see training/README.md")
     return file
 
 

@@ -86,7 +86,7 @@ def prepare(options: argparse.Namespace, threads: int) -> Case:
         module = call(load_function(Path(path + ".py"), name)[0], Path(path + ".py"), *([argument] if argument else []))
         onnx, preprocess, resize = options.onnx, options.preprocess, options.resize
         image = options.image
-    classifier = as_classifier(module, preprocess=preprocess, resize=resize, threads=threads, runtime="torch")
+    classifier = as_classifier(module, preprocess=preprocess, resize=resize, threads=threads)
     view = make_view(load_image(image), classifier.info.geometry, channels=3).pixels
     label_id = int(classifier.classify(view[None])[0].argmax())
     return Case(view, classifier, onnx, preprocess, resize, label_id, threads, options.samples)

@@ -70,10 +70,7 @@ class Case:
 
     def tensor(self, pixels: Any) -> Any:
         """Pixels, (n, h, w, 3), as input of the network."""
-        import torch
-
-        values = torch.from_numpy(np.ascontiguousarray(np.moveaxis(np.asarray(pixels, np.float32), -1, 1)))
-        return self.classifier.normalise(values)
+        return self.classifier.torch_form()[1](np.asarray(pixels, np.float32))
 
 
 def run_becausal(case: Case, meter: Meter) -> None:

@@ -1,6 +1,6 @@
 """The photobombing images in their published layout, with the pixels of each occluder.
 
-rex.py needs them in an environment without becausal, so this does not use `becausal.lab.bench.datasets`.
+rex.py needs them in an environment without becausal, so this does not use `becausal.lab.datasets`.
 """
 
 import re

@@ -6,7 +6,7 @@
 
 Scenes are classified by the bundled network, photographs (photobombing, predicted correctly, the report set) by MobileNetV2
 in its torch form, `as_torch.build` of --models. Maps come from `becausal.interfaces.quantus.explain_func`, those of gradient
-methods from the same methods without it, and are kept in --maps. `explain` is the map of `becausal.explain` with its levels,
+methods from the same methods without it, and are kept in --maps. `explain` is the map of the default answer,
 `causal` that of one set, as `explain_func` gives it; a run that was killed goes on where it ended. Metrics that
 explain an image again (robustness, randomisation) use the first --few images. Quantus must be installed; it is LGPL, and
 nothing in the package imports it.
@@ -34,11 +34,12 @@ import becausal
 from becausal.core.contracts import ModelInfo
 from becausal.core.errors import BecausalError
 from becausal.core.problem import Problem
+from becausal.core.request import SHARE
 from becausal.core.targets import Target
 from becausal.engine.engine import Engine
 from becausal.interfaces.maps import keep_rank
 from becausal.interfaces.quantus import explain_func
-from becausal.lab.bench.randomising import NetworkClassifier
+from becausal.lab.sanity import NetworkClassifier
 from becausal.methods import METHODS as ALL_METHODS
 from becausal.methods import make_explainer
 from becausal.scenes.network import load_network
@@ -48,7 +49,7 @@ METHODS = (
     "ig", "gbp", "deeplift", "grad-cam", "lrp", "random",
 )  # fmt: skip
 CONTROL = "random"
-LEVELS = "explain"  # the default map of `becausal.explain`
+DEFAULT = "explain"  # the default map of `becausal.explain`
 COLUMNS = ("images", "metric", "method", "image", "value", "seconds")
 MAPS = "model calls"  # the row that says what the maps of a method cost
 
@@ -94,8 +95,8 @@ class MapMaker:
 
         hook = model.register_forward_hook(count)
         try:
-            if self.method == LEVELS:
-                values = levels_map(model, image, label)
+            if self.method == DEFAULT:
+                values = default_map(model, image, label)
             elif ALL_METHODS[self.method].needs == "gradients":
                 values = gradient_map(model, image, label, self.method)
             else:
@@ -112,8 +113,8 @@ def to_input(pixels: Any, model: Any) -> Any:
     return values.to(next(model.parameters()).device)
 
 
-def levels_map(model: Any, image: Any, label: int) -> Any:
-    """The map of `becausal.explain`, for a normalised image (channels, h, w)."""
+def default_map(model: Any, image: Any, label: int) -> Any:
+    """The map of the default answer, for a normalised image (channels, h, w)."""
 
     def predict(pixels: Any) -> Any:
         with torch.no_grad():
@@ -121,7 +122,8 @@ def levels_map(model: Any, image: Any, label: int) -> Any:
 
     view = np.moveaxis(image, 0, -1)
     target = keep_rank(predict(view[None])[0], label)
-    return becausal.explain(view, predict, target=label, top=target.top, fill=0.0).responsibility[None].astype(np.float32)
+    answer = becausal.explain(view, predict, target=label, top=target.top, fills=0.0, holds=SHARE)
+    return answer.responsibility[None].astype(np.float32)
 
 
 def gradient_map(model: Any, image: Any, label: int, method: str) -> Any:
@@ -271,7 +273,7 @@ def print_tables(rows: list[dict[str, str]]) -> None:
     known = {measure.name: measure for measure in measures(128, 13)}
     for images in dict.fromkeys(key[0] for key in groups):
         methods = [m for m in METHODS if (images, MAPS, m) in groups]
-        print(f"\n{images}\n\n| family | metric | n | {' | '.join(methods)} | ranks of causal, {LEVELS} |")
+        print(f"\n{images}\n\n| family | metric | n | {' | '.join(methods)} | ranks of causal, {DEFAULT} |")
         print(f"|---|---|--:|{'--:|' * len(methods)}--:|")
         wins: dict[str, int] = defaultdict(int)
         for metric in [MAPS, *known]:
@@ -299,7 +301,7 @@ def format_means(found: dict[str, list[float]], methods: list[str], better: str,
         is_best = m != CONTROL and m in shown and shown[m] == best
         wins[m] += is_best
         cells.append(f"**{shown[m]}**" if is_best else shown.get(m, "–"))
-    ranks = [f"{order.index(means[m]) + 1}" for m in ("causal", LEVELS) if best is not None and m in means]
+    ranks = [f"{order.index(means[m]) + 1}" for m in ("causal", DEFAULT) if best is not None and m in means]
     return " | ".join([*cells, f"{', '.join(ranks)} of {len(order)}" if ranks else ""])
 
 

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from becausal.lab.bench.base import Findings
-from becausal.lab.bench.figures import figure_files
-from becausal.lab.bench.formatting import format_cell
-from becausal.lab.bench.statistics import Estimate
-from becausal.lab.bench.tables import Cell, Column, Table
+from becausal.lab.base import Findings
+from becausal.lab.page import figure_files
+from becausal.lab.tables import Cell, Column, Estimate, Table, format_cell
 from becausal.methods import METHODS
-from becausal.render.figures import INK, SOFT, new_figure, png_bytes
+from becausal.render.colours import INK, SOFT
+from becausal.render.figures import new_figure, png_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,8 +38,8 @@ class StoredRun:
         return self.table.columns[0].name == "method" and sum(c.kind == "text" for c in self.table.columns) == 1
 
     def line_of(self, method: str) -> tuple[Cell, ...] | None:
-        """The line of a method, whatever its options."""
-        return next((row for row in self.table.rows if short_name(row[0]) == method), None)
+        """The line of a method with these options."""
+        return next((row for row in self.table.rows if row[0] == method), None)
 
     def column(self, name: str) -> tuple[int, Column]:
         """The place of a column, and the column."""
@@ -50,6 +49,11 @@ class StoredRun:
 def short_name(cell: Cell) -> str:
     """The name of a method without its options."""
     return str(cell).split(":")[0]
+
+
+def label_of(method: str) -> str:
+    """A method with its options, as it is shown: what differs from its defaults belongs beside its figures."""
+    return method.replace(":", ", ")
 
 
 def write_table(runs: Sequence[StoredRun], measures: Sequence[str]) -> str:
@@ -71,13 +75,14 @@ def write_table(runs: Sequence[StoredRun], measures: Sequence[str]) -> str:
             text = format_cell(cell, column, interval=False)
             own = [row[number] for row, name in zip(table, methods, strict=True) if name not in CONTROLS]
             texts.append(f"**{text}**" if method not in CONTROLS and _is_best(cell, own, column) else text)
-        lines.append(f"| {method} | " + " | ".join(texts) + " |")
+        lines.append(f"| {label_of(method)} | " + " | ".join(texts) + " |")
     return "\n".join(lines)
 
 
 def order_methods(runs: Sequence[StoredRun], measure: str) -> list[str]:
-    """All methods, the best of the first run that has them first, the controls last."""
-    known = {short_name(row[0]) for run in runs for row in run.table.rows}
+    """All methods with their options, the best of the first run that has them first, the controls last."""
+    usual = list(METHODS)
+    known = {str(row[0]) for run in runs for row in run.table.rows if short_name(row[0]) in METHODS}
 
     def rank(method: str) -> tuple[bool, int, float, int]:
         for number, run in enumerate(runs):
@@ -86,9 +91,9 @@ def order_methods(runs: Sequence[StoredRun], measure: str) -> list[str]:
             if isinstance(cell, (Estimate, float, int)):
                 value = cell.mean if isinstance(cell, Estimate) else float(cell)
                 return method in CONTROLS, number, value if column.best == "low" else -value, 0
-        return method in CONTROLS, len(runs), 0.0, list(METHODS).index(method)
+        return method in CONTROLS, len(runs), 0.0, usual.index(short_name(method))
 
-    return sorted((name for name in METHODS if name in known), key=rank)
+    return sorted(sorted(known, key=lambda name: (usual.index(short_name(name)), name)), key=rank)
 
 
 def _cell_of(run: StoredRun, method: str, place: int) -> Cell:
@@ -113,8 +118,9 @@ def _plain_table(table: Table) -> str:
     return "\n".join(lines)
 
 
-def draw_figure(runs: Sequence[StoredRun], measure: str, published: dict[str, float]) -> bytes | None:
+def draw_figure(runs: Sequence[StoredRun], measure: str, words: dict[str, Any]) -> bytes | None:
     """The first measure of every method with its interval, a colour for each run; else the first plot of the first run."""
+    published = words.get("published", {})
     if not _have_methods(runs):
         plots = runs[0].findings.plots
         return figure_files(plots[0])["png"] if plots else None
@@ -124,9 +130,9 @@ def draw_figure(runs: Sequence[StoredRun], measure: str, published: dict[str, fl
     for number, run in enumerate(runs):
         _draw_run(axes, run, methods, measure, COLOURS[number % len(COLOURS)], (number + 0.5) / len(runs) - 0.5)
     if published:
-        places = [methods.index(name) for name in published if name in methods]
-        values = [published[methods[place]] for place in places]
-        axes.plot(values, places, ls="none", marker="|", ms=13, mew=2, color=INK, label="the paper")
+        places = [place for place, name in enumerate(methods) if short_name(name) in published]
+        values = [published[short_name(methods[place])] for place in places]
+        axes.plot(values, places, ls="none", marker="|", ms=13, mew=2, color=INK, label=words["published_label"])
     _format(axes, methods, runs[0].column(measure)[1])
     return png_bytes(figure)
 
@@ -148,7 +154,7 @@ def _draw_run(axes: "Axes", run: StoredRun, methods: Sequence[str], measure: str
 def _format(axes: "Axes", methods: Sequence[str], column: Column) -> None:
     from matplotlib.ticker import PercentFormatter
 
-    axes.set_yticks(range(len(methods)), methods, fontsize=8.5, color=INK)
+    axes.set_yticks(range(len(methods)), [label_of(method) for method in methods], fontsize=8.5, color=INK)
     axes.invert_yaxis()
     better = {"low": " (lower is better)", "high": " (higher is better)", None: ""}[column.best]
     axes.set_xlabel(f"{column.name}: {column.meaning}{better}", fontsize=8.5, color=SOFT, parse_math=False)
@@ -172,6 +178,8 @@ def write_section(name: str, question: str, paper: str, runs: Sequence[StoredRun
         lines += [f"![{question}]({figure_path(name)})", ""]
         if len(runs) > 1 and not _have_methods(runs):
             lines += [f"*Figure: {runs[0].title}.*", ""]
+    if figure := words.get("figure"):
+        lines += [figure.strip(), ""]
     lines += [write_table(runs, words.get("measures", ())), "", f"*The paper:* {paper}", ""]
     if answer := words.get("answer"):
         lines += [f"*Here:* {answer.strip()}", ""]

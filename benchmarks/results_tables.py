@@ -22,12 +22,10 @@ from typing import Any
 from results_overview import StoredRun, draw_figure, figure_path, write_section
 
 from becausal.api import Request
-from becausal.lab.bench import BENCHES, load_bench
-from becausal.lab.bench.base import Findings
-from becausal.lab.bench.formatting import best_rows, format_cell, format_command
-from becausal.lab.bench.rows import successful
-from becausal.lab.bench.storage import read_table
-from becausal.lab.bench.tables import Table
+from becausal.lab import BENCHES, load_bench
+from becausal.lab.base import Findings, format_command
+from becausal.lab.rows import read_table, successful
+from becausal.lab.tables import Table, best_rows, format_cell
 from becausal.methods import METHODS
 
 HERE = Path(__file__).parent
@@ -140,6 +138,8 @@ def write_pages() -> dict[Path, str]:
         if not own:
             continue
         parts = [f"# Results: {name}\n\n{bench.question}\n\n*The paper:* {bench.paper}\n\n{words['details'].strip()}\n"]
+        if figure := about.get("figure"):  # written for the overview, which is in the folder above
+            parts.append(figure.strip().replace("](images/", "](../images/") + "\n")
         for path, record, rows, run in own:
             parts.append(_section(path, record, rows, run.findings, words["titles"].get(run.name)))
             if remark := words["remarks"].get(run.name):
@@ -162,7 +162,7 @@ def draw_figures() -> None:
         own, about = for_overview(runs, name), words["overview"].get(name, {})
         if not own or not (measure := next(iter(about.get("measures", ())), None)):
             continue
-        drawn = draw_figure(own, measure, about.get("published", {}))
+        drawn = draw_figure(own, measure, about)
         if drawn is not None:
             (DOCUMENT.parent / figure_path(name)).write_bytes(drawn)
 

@@ -3,9 +3,9 @@
     python benchmarks/rex_compare.py run --data DIR --model mobilenet_v2.onnx --names search-rex.csv --masks DIR
     python benchmarks/rex_compare.py print search-rex.csv ours.csv
 
-Rows have the columns of rex.py. `label` is the level `label` of the default answer, `smallest` the answer with --smallest
---grain 4. With --masks, a folder written by rex.py, each explanation there that keeps the label is minimised down to
-4 px; the calls of these rows are those of the minimisation alone.
+Rows have the columns of rex.py. `core` and `enough` are the sets of the default answer, `smallest` the answer with
+--smallest --grain 4. With --masks, a folder written by rex.py, each explanation there that keeps the label is minimised
+down to 4 px; the calls of these rows are those of the minimisation alone.
 """
 
 import argparse
@@ -37,10 +37,11 @@ def rows_of(photo: Photobomb, model: Classifier, stem: str, masks: Path | None) 
         }  # fmt: skip
 
     answer = becausal.explain(photo.pixels, model, seed=0, smallest=True, grain=4)
-    for settings, found in (("label", becausal.explain(photo.pixels, model, seed=0)), ("smallest", answer)):
-        level = found.levels[0]
-        share = round(level.checks.confidence / found.confidence, 4)
-        yield row(settings, found.calls, level.visible, share, level.checks.sufficient)
+    default = becausal.explain(photo.pixels, model, seed=0)
+    found = [(level.name, default, level) for level in default.levels] + [("smallest", answer, answer.level)]
+    for settings, whole, level in found:
+        share = round(level.checks.confidence / whole.confidence, 4)
+        yield row(settings, whole.calls, level.visible, share, level.checks.sufficient)
     for path in sorted(masks.glob(f"{stem}-*-0-{Path(photo.name).stem}.npy")) if masks is not None else ():
         visible = np.unpackbits(np.load(path)).reshape(SIDE, SIDE).astype(bool)
         grey = np.where(visible[..., None], photo.pixels, 128).astype(np.uint8)

@@ -24,14 +24,11 @@ from becausal import Request
 from becausal.api.jobs import prepare
 from becausal.core.errors import BecausalError
 from becausal.engine.engine import Engine
-from becausal.lab.bench.datasets import draw_scenes
-from becausal.lab.bench.formatting import format_cell
-from becausal.lab.bench.plan import BenchSettings, make_request
-from becausal.lab.bench.randomising import take_network
-from becausal.lab.bench.rows import Row, group_rows, rounded
-from becausal.lab.bench.sanity import RANK, SETS, EdgeMap, compare_with_trained, default_methods, explain_label
-from becausal.lab.bench.storage import table_text
-from becausal.lab.bench.tables import Measure
+from becausal.lab.base import BenchSettings, make_request
+from becausal.lab.datasets import draw_scenes
+from becausal.lab.rows import Row, group_rows, rounded, table_text
+from becausal.lab.sanity import RANK, SETS, EdgeMap, compare_with_trained, default_methods, explain_label, take_network
+from becausal.lab.tables import Measure, format_cell
 from becausal.models import as_classifier
 from becausal.scenes import LABELS
 
@@ -86,7 +83,7 @@ def explain_all(networks: dict[str, nn.Module], images: np.ndarray, names: list[
     requests["edges"] = replace(make_request(settings, "random"), method=EdgeMap())
     rows: list[Row] = []
     for by, network in networks.items():
-        classifier = take_network(as_classifier(network, preprocess="tf", resize=SIDE, labels=list(LABELS))).classifier
+        classifier = take_network(as_classifier(network, preprocess="tf", resize=SIDE, labels=list(LABELS)))
         for method, request in requests.items():
             asked = request if by == "trained" else replace(request, seed=1)
             for name, image in zip(names, images, strict=True):

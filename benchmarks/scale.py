@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from becausal.batch.store import folder_of
+from becausal.batch.index import folder_of
 from becausal.scenes import make_scene
 
 RESULTS = Path(__file__).parent / "results"
@@ -53,7 +53,7 @@ def write_images(folder: Path, count: int) -> Path:
             top, left = int(rows[0]), int(columns[0])
             box = [left, top, int(columns[-1]) - left + 1, int(rows[-1]) - top + 1]
             annotations.append({"id": k, "image_id": k, "category_id": scene.label_index, "bbox": box})
-    from becausal.lab.scenes.objects import LABELS
+    from becausal.scenes import LABELS
 
     names = [{"id": i, "name": name} for i, name in enumerate(LABELS)]
     path = folder / "boxes.json"
@@ -221,11 +221,11 @@ def driver(place: Path, options: argparse.Namespace) -> dict[str, object]:
     """How many results per second one driver can store: the same explanation, written repeatedly."""
     from dataclasses import replace
 
-    from becausal.batch.inputs import Inputs
-    from becausal.batch.local import InProcessPool
-    from becausal.batch.records import BatchJob, InputItem, TaskDone
-    from becausal.batch.settings import settings_of
+    from becausal.batch.inputs import InputItem, Inputs
+    from becausal.batch.pools import InProcessPool
+    from becausal.batch.settings import BatchJob, settings_of
     from becausal.batch.store import BatchStore
+    from becausal.batch.work import TaskDone
     from becausal.models import Loading
 
     write_images(place / "images", 1)

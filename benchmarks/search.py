@@ -6,7 +6,8 @@
     python benchmarks/search.py table   --scenes 200 --model bundled
     python benchmarks/search.py print   benchmarks/results/search-*.csv
 
-`table` writes a row for each image, method, fill and share of the confidence; `anytime` the smallest verified set after
+`table` writes a row for each image, method, fill and share of the confidence (none: the label alone; enough: a set that
+holds on random backgrounds); `anytime` the smallest verified set after
 80, 150, ... calls; `maps` the areas under the insertion and deletion curves. Rows are written to --out one by one; `print`
 summarises files. The images for tuning and for reporting are disjoint (--set).
 """
@@ -27,8 +28,9 @@ from photobombing import Photobomb, choose, read_photobombs
 
 import becausal
 from becausal.core.contracts import Classifier
+from becausal.core.request import SHARE
 from becausal.images.loading import load_image
-from becausal.search.descent.tuning import Tuning
+from becausal.search.descent import Tuning
 
 MILESTONES = (80, 150, 300, 600, 1200, 2400, 10000)
 RUN = ["kind", "model", "set", "method", "options", "fill", "share", "grain", "seed", "name"]
@@ -157,7 +159,7 @@ def anytime_rows(run: SearchRun, request: becausal.Request) -> Iterable[dict[str
 def map_rows(run: SearchRun, request: becausal.Request) -> Iterable[dict[str, Any]]:
     from becausal.core.problem import Problem
     from becausal.engine.engine import Engine
-    from becausal.search.extract import trace_curves
+    from becausal.search.pipeline import trace_curves
 
     engine = Engine(run.model)
     found = list(run.answers(request))
@@ -223,7 +225,7 @@ def read_options(method: str, pairs: list[str]) -> dict[str, Any]:
 
 DEFAULT_METHODS = {
     "table": "causal,dc-causal,rise,sbfl",
-    "anytime": "causal:runs=16:effort=none",
+    "anytime": "causal:runs=16",
     "maps": "causal,rise:masks=740,lime:samples=740,sbfl:mutants=740,occlusion:stride=0.04,dc-causal:partitions=16",
 }
 
@@ -241,7 +243,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--methods", help="name or name:key=value, separated by commas; +grain=none to skip minimisation")
     parser.add_argument("--fills", default="grey")
-    parser.add_argument("--shares", default="none", help="shares of the original confidence to keep, e.g. none,0.5,1")
+    parser.add_argument("--shares", default="none", help="shares of the original confidence to keep, e.g. none,0.5,1,enough")
     parser.add_argument("--set", default="report", choices=("report", "tune"))
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--first", type=int, help="use only the first N of these images")
@@ -277,7 +279,9 @@ def make_request(options: argparse.Namespace, share: str, fill: str, text: str) 
         fills=(fill,),
         grain=None if plain else options.grain,
         seed=options.seed,
-        confidence=None if share == "none" else float(share),
+        confidence=None if share in ("none", "enough") else float(share),
+        smallest=share == "none",
+        holds=SHARE if share == "enough" else None,
         max_calls=MILESTONES[-1] if options.kind == "anytime" else None,
     )
     return request, {

@@ -1,9 +1,10 @@
-"""Default answers beside the maps of other methods, on sheets to look at.
+"""Default answers beside those of --smallest and the maps of other methods: a picture of each photograph, to be looked at.
 
-    python benchmarks/side_by_side.py --images DIR --model FILE.onnx --torch torch:as_torch.py:build:FILE.onnx
+    python benchmarks/side_by_side.py --data DIR --model FILE.onnx --preprocess tf --out DIR
 
-Columns: the image; the levels of `causal`; its map; the maps of `lime` and `rise` with as many model calls; the map of
-`grad-cam`, for which --torch names the same network as a torch module. Images are evenly spaced among those of the folder.
+Each picture has the image, with what speaks against the label outlined; the sets `core` and `enough` in the plain fill; the
+map; the set of --smallest; and the maps of `rise`, `lime` and `phasewin` with as many model calls as the default answer
+took, or with --calls. Photographs are evenly spaced among those of the folder, or those whose names contain --names.
 """
 
 import argparse
@@ -13,61 +14,69 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-import numpy as np
 
 import becausal
 from becausal.core.contracts import Classifier
-from becausal.images.folders import list_images
-from becausal.render.painting import paint_explanation, paint_image, paint_map
-from becausal.render.sheets import lay_out
+from becausal.images.loading import list_images
+from becausal.lab.selection import take_evenly
+from becausal.render.painting import paint_image, paint_map, paint_mutant
+from becausal.render.sheets import enlarge, lay_out
 
-ROWS = 5  # images on a sheet
+OTHERS = ("rise", "lime", "phasewin")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True, help="folder of photographs")
     parser.add_argument("--model", required=True)
-    parser.add_argument("--torch", required=True, help="the same network as a torch module")
-    parser.add_argument("--preprocess", default="tf")
+    parser.add_argument("--preprocess")
     parser.add_argument("--labels", help="file with the names of the labels")
-    parser.add_argument("--count", type=int, default=30)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--count", type=int, default=25)
+    parser.add_argument("--names", nargs="+", help="parts of the names of files")
+    parser.add_argument("--calls", type=int, help="most model calls of each other method")
     parser.add_argument("--out", type=Path, default=Path("side-by-side"))
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    model, module = (
-        becausal.load_model(spec, preprocess=options.preprocess, labels=options.labels)
-        for spec in (options.model, options.torch)
-    )
-    paths = list(list_images(options.images))
-    chosen = [Path(paths[i]) for i in np.linspace(0, len(paths) - 1, min(options.count, len(paths))).round().astype(int)]
-    for first in range(0, len(chosen), ROWS):
-        figure, axes = plt.subplots(ROWS, 6, figsize=(18, 3.2 * ROWS), squeeze=False)
-        for row, path in zip(axes, chosen[first : first + ROWS], strict=False):
-            draw_row(row, path, model, module)
-        for axis in axes.flat:
-            axis.axis("off")
-        figure.tight_layout()
-        figure.savefig(options.out / f"sheet-{first // ROWS + 1}.png", dpi=70)
+    given = {name: getattr(options, name) for name in ("preprocess", "labels", "threads") if getattr(options, name)}
+    model = becausal.load_model(options.model, **given)
+    paths = [Path(path) for path in list_images(options.data)]
+    if options.names:
+        paths = [path for path in paths if any(name in path.name for name in options.names)]
+    for path in take_evenly(paths, options.count):
+        figure = draw(path, model, options.calls)
+        figure.savefig(options.out / f"{path.stem}.png", dpi=70)
         plt.close(figure)
 
 
-def draw_row(axes: np.ndarray, path: Path, model: Classifier, module: Classifier) -> None:
+def draw(path: Path, model: Classifier, calls: int | None) -> plt.Figure:
+    """The picture of one photograph; what was found is printed."""
     ours = becausal.explain(path, model)
     sheet = lay_out(ours)
-    sizes = " / ".join(f"{100 * level.size:.1f}" for level in ours.levels)
-    cells = [
-        (f"{ours.label} {ours.confidence:.2f}", paint_image(sheet)),
-        (f"causal: {sizes} %", paint_explanation(sheet)),
-        (f"map, {ours.calls} calls", paint_map(sheet)),
-    ]
-    for name, asked in (("lime", model), ("rise", model), ("grad-cam", module)):
-        limit = None if name == "grad-cam" else ours.calls
-        other = becausal.explain(path, asked, method=name, target=ours.label_id, max_calls=limit)
-        cells.append((name, paint_map(lay_out(other))))
-    for axis, (title, painted) in zip(axes, cells, strict=True):
+    against = "" if ours.against is None else f", against +{ours.against.gain:.2f}"
+    cells = [(f"{ours.label.split(',')[0]} {ours.confidence:.2f}{against}", paint_image(sheet))]
+    for level in ours.levels:
+        kept = "" if level.checks.transfer is None else f", holds {level.checks.transfer.share:.0%}"
+        cells.append((f"{level.name} {level.size:.1%}, {level.pieces} pieces{kept}", paint_mutant(sheet, level.visible)))
+    cells += [("enough: none", paint_mutant(sheet, ~ours.visible & ours.visible))] * (2 - len(ours.levels))
+    cells.append((f"map, {ours.calls:,} calls", paint_map(sheet)))
+    smallest = becausal.explain(path, model, smallest=True)
+    title = f"--smallest {smallest.size:.1%}, {smallest.pieces} pieces, {smallest.calls:,} calls"
+    cells.append((title, paint_mutant(lay_out(smallest), smallest.visible)))
+    for name in OTHERS:
+        asked = {"method": name, "target": ours.label_id, "max_calls": calls or ours.calls}
+        other = becausal.explain(path, model, smallest=True, **asked)  # one set: most calls are for the map
+        cells.append((f"{name}, {other.calls:,} calls", paint_map(lay_out(other))))
+    print(path.stem, *(title for title, _ in cells), *ours.notes, sep="\n  ", flush=True)
+    figure, axes = plt.subplots(2, 4, figsize=(16, 8.6))
+    for axis, (title, painted) in zip(axes.flat, cells, strict=True):
         axis.imshow(painted)
-        axis.set_title(title, fontsize=9)
+        axis.set_title(title, fontsize=10)
+        axis.axis("off")
+    if ours.against is not None:
+        axes[0, 0].contour(enlarge(ours.against.visible, sheet.scale), [0.5], colors="red", linewidths=2)
+    figure.tight_layout()
+    return figure
 
 
 if __name__ == "__main__":

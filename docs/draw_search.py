@@ -2,45 +2,49 @@
 
     python docs/draw_search.py [FOLDER]
 
-Writes hero.png, search-survey.png and search-steps.png into the folder, docs/images by default. The search is a
-generator, so the script can run it wave by wave, like the engine, and record every step.
+Writes hero.png, search-survey.png, search-enough.png and search-core.png into the folder, docs/images by default. The search
+is a generator, so the script can run it wave by wave, like the engine, and record every step.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
+from numpy.typing import NDArray
 from PIL import Image
 
 import becausal
 from becausal.api.explanation import Explanation
-from becausal.core.contracts import Answers, Classifier, Finding, Question, Search, Visible
+from becausal.core.contracts import Answers, Classifier, Done, Finding, Pixels, Question, Search, Visible, step
 from becausal.core.problem import Problem
-from becausal.core.request import SHARES
-from becausal.core.targets import Target, quantise_margin, with_floor
-from becausal.engine.engine import Engine
-from becausal.images.fills import make_background
+from becausal.core.request import SHARE
+from becausal.core.targets import Target, quantise_margin
+from becausal.images.backgrounds import make_backgrounds
 from becausal.images.loading import load_image, make_view
-from becausal.methods.causal import levels, search
+from becausal.methods.causal import search
 from becausal.methods.causal.search import Causal
-from becausal.render.figures import INK, SOFT, new_figure, png_bytes
+from becausal.render.colours import INK, SOFT
+from becausal.render.figures import new_figure, png_bytes
+from becausal.render.numbers import format_confidence, format_count, format_share
 from becausal.render.painting import Painted, dilate, paint_explanation, paint_image, paint_map, paint_mutant
 from becausal.render.sheets import Sheet, Tile, as_heat
-from becausal.render.wording import format_confidence, format_count, format_share
 from becausal.scenes import Scene, make_scene
-from becausal.search.descent.survey import Survey
+from becausal.search import enough
+from becausal.search.drive import drive
+from becausal.search.enough import DescentWay, Panel
+from becausal.search.minimise import Settled
+from becausal.search.survey import Survey
 
 SEED, SIZE = 125, 512  # a mug behind two stones
 KEPT, LOST = "#2c8a5b", "#c0483a"
-T = TypeVar("T")
 
 
 def write(path: Path, figure: Figure) -> None:
@@ -55,216 +59,314 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     scene, model = make_scene(SEED, size=SIZE), becausal.load_model("bundled")
     explanation = becausal.explain(scene.image, model)
-    write(folder / "hero.png", draw_hero(scene, explanation))
     recorded = record_search(scene, model)
-    found = np.stack([*recorded.finding.inner, recorded.finding.sets[0]])
+    found = [recorded.finding.sets[0], recorded.held]
     assert np.array_equal(found, [level.visible for level in explanation.levels]), "the recorded search is another one"
-    write(folder / "search-survey.png", draw_survey(scene, explanation, recorded))
-    write(folder / "search-steps.png", draw_steps(scene, explanation, recorded))
-    halves = recorded.of("survey")
-    held = sum(int(step.answers.holds.sum()) for step in halves)
-    print(f"{len(recorded.survey.contribution)} patches; {held} of {sum(len(step.wave) for step in halves)} halves hold")
-    for title, step in choose(recorded).items():
-        print(f"{title}: {step.calls} model calls, {step.best.mean():.2%} visible")
+    drawer = Drawer(scene, explanation, recorded)
+    write(folder / "hero.png", drawer.draw_hero())
+    write(folder / "search-survey.png", drawer.draw_survey())
+    write(folder / "search-enough.png", drawer.draw_enough())
+    write(folder / "search-core.png", drawer.draw_core())
+    for stage in recorded.stages:
+        print(f"{stage.name}: {stage.calls} model calls, {stage.visible.mean():.2%} visible")
     print(explanation)
-    for level in explanation.levels:
-        covered = np.count_nonzero(on(explanation, level.visible) & scene.occluder)
-        print(level.name, level.checks, f"{covered} px of the original on the occluder")
 
 
 @dataclass(frozen=True)
-class SearchStep:
-    """One wave of a stage with its answers, the best set of the stage so far, and the number of model calls so far."""
+class Wave:
+    """One question of a part of the search, and its answers."""
 
     stage: str
-    wave: Visible
+    question: Question
     answers: Answers
-    best: Visible
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What is left at the end of a part of the search, (*grid,), and the number of model calls so far."""
+
+    name: str
+    visible: Visible
     calls: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class RecordedSearch:
-    """All steps of a search, the result of its survey, and what was found."""
+    """Everything that a search asked, what was left after each part of it, and what it found."""
 
-    steps: list[SearchStep]
-    survey: Survey
+    problem: Problem
+    waves: list[Wave]
+    stages: list[Stage]
+    way: DescentWay
     finding: Finding
 
-    def of(self, stage: str) -> list[SearchStep]:
-        """The steps of one stage."""
-        return [step for step in self.steps if step.stage == stage]
+    @property
+    def held(self) -> Visible:
+        assert self.finding.enough is not None
+        return self.finding.enough.visible
+
+    @property
+    def survey(self) -> Survey:
+        assert self.way.survey is not None
+        return self.way.survey
+
+    def of(self, stage: str) -> list[Wave]:
+        """The questions of one part."""
+        return [wave for wave in self.waves if wave.stage == stage]
+
+    def left(self, stage: str, time: int = -1) -> Stage:
+        """What is left after a part, the last time it ended."""
+        return [one for one in self.stages if one.name == stage][time]
+
+    @property
+    def certificate(self) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+        """The numbers of the backgrounds of the last certificate, and on which of them the label was kept."""
+        waves = [wave for wave in self.of("certificate") if np.array_equal(wave.question.visible[0], self.held)]
+        numbers = [wave.question.draws for wave in waves if wave.question.draws is not None]
+        return np.concatenate(numbers), np.concatenate([wave.answers.holds for wave in waves])
 
 
-class Stages:
-    """Follows which stage of the search asks; its `named` functions replace those of the search while it is recorded."""
+class Recorder:
+    """Follows which part of the search asks; its `named` functions replace those of the search while it is recorded."""
 
-    def __init__(self, names: list[str]) -> None:
-        self.names = iter(names)
-        self.stage = ""
-        self.survey: Survey | None = None
+    def __init__(self, problem: Problem, model: Classifier) -> None:
+        self.problem, self.model = problem, model
+        self.stage = "start"
+        self.known: dict[tuple[bytes, int | None], int] = {}
+        self.waves: list[Wave] = []
+        self.stages: list[Stage] = []
+        self.ways: list[DescentWay] = []
 
-    def named(self, function: Callable[..., Search[T]]) -> Callable[..., Search[T]]:
-        """The same function, a search, under the next name."""
+    def named(self, name: str, function: Callable[..., Search[Any]]) -> Callable[..., Search[Any]]:
+        """The same function, a search, under a name."""
 
-        def run(*given: Any, **options: Any) -> Search[T]:
-            self.stage = next(self.names)
+        def run(*given: Any, **options: Any) -> Search[Any]:
+            before, self.stage = self.stage, name
+            if name == "parts":  # where it starts
+                self.note("start", self.ways[-1].seen[-1])
             result = yield from function(*given, **options)
-            self.stage = ""
-            self.survey = result if isinstance(result, Survey) else self.survey
+            self.note(name, self._left(result))
+            self.stage = before
             return result
 
         return run
 
+    def note(self, name: str, visible: Visible) -> None:
+        self.stages.append(Stage(name, visible.copy(), len(self.known)))
 
-ORDER = ["survey", "best", "patches", "larger", "parts", "label", "label", "label", "most", "half", "map"]
+    def _left(self, result: Any) -> Visible:
+        match result:
+            case np.ndarray():
+                return result
+            case (Settled(), _):
+                return np.asarray(result[0].visible)
+            case search.Chain():
+                return result.lattice.show(result.visible)
+        return self.ways[-1].seen[-1]
+
+    def make_way(self, *given: Any) -> DescentWay:
+        self.ways.append(DescentWay(*given))
+        return self.ways[-1]
+
+    def run(self, running: Search[Finding]) -> Finding:
+        """Run a search wave by wave, and record every one."""
+        state = step(running, None)
+        while not isinstance(state, Done):
+            question = Question.of(state)
+            answers = self._ask(question)
+            stage = "survey" if not self.waves else self.stage
+            self.waves.append(Wave(stage, question, answers))
+            state = step(running, answers)
+        return state.result
+
+    def _ask(self, question: Question) -> Answers:
+        numbers = [None] * len(question) if question.draws is None else question.draws.tolist()
+        for visible, number in zip(question.visible, numbers, strict=True):
+            self.known.setdefault((visible.tobytes(), number), len(self.known))
+        found = [self.problem.target.judge(self.model.classify(self.mutant(*pair)[None]))
+                 for pair in zip(question.visible, numbers, strict=True)]  # fmt: skip
+        holds, margin, confidence = (
+            np.concatenate([getattr(one, name) for one in found]) for name in ("holds", "margin", "confidence")
+        )
+        return Answers(holds, quantise_margin(margin, holds), confidence, spent=len(self.known))
+
+    def mutant(self, visible: Visible, number: int | None) -> Pixels:
+        return np.where(visible[..., None], self.problem.view, background_of(self.problem, number))
+
+
+def background_of(problem: Problem, number: int | None) -> Pixels:
+    """The random background with a number, or the plain fill."""
+    if number is None or problem.sampler is None:
+        return problem.background
+    return problem.sampler.draw(number)
 
 
 def record_search(scene: Scene, model: Classifier) -> RecordedSearch:
     """Run the default search wave by wave."""
     view = make_view(load_image(scene.image), model.info.geometry).pixels
-    background = make_background("grey", view, rng=np.random.default_rng(0))
-    confidence = float(model.classify(view[None])[0, scene.label_index])
-    floors = dict(zip(("label", "half", "most"), (share * confidence for share in SHARES), strict=True))
-    problem = Problem(view, (background,), Target(scene.label_index), floors=tuple(floors.values()))
-    stages = Stages(ORDER)
+    floor = SHARE * float(model.classify(view[None])[0, scene.label_index])
+    problem = Problem(
+        view, (np.full_like(view, 128),), Target(scene.label_index), floor=floor, holds=SHARE,
+        sampler=make_backgrounds(None, view, 0, lambda path: view),
+    )  # fmt: skip
+    recorder = Recorder(problem, model)
+    named = recorder.named
     with (
-        patch.object(search, "run_survey", stages.named(search.run_survey)),
-        patch.object(search, "measure_effects", stages.named(search.measure_effects)),
-        patch.object(levels, "restrict", stages.named(levels.restrict)),
-        patch.object(levels, "settle", stages.named(levels.settle)),
-        patch.object(levels, "settle_within", stages.named(levels.settle_within)),
-        patch.object(levels.Chain, "shrink", stages.named(levels.Chain.shrink)),
+        patch.object(search, "DescentWay", recorder.make_way),
+        patch.object(DescentWay, "_remove_parts", named("parts", DescentWay._remove_parts)),
+        patch.object(Panel, "screen", named("panel", Panel.screen)),
+        patch.object(DescentWay, "_prove", named("cells", DescentWay._prove)),
+        patch.object(enough, "certify", named("certificate", enough.certify)),
+        patch.object(search, "restrict", named("core: patches", search.restrict)),
+        patch.object(search.CausalSearch, "_descend_twice", named("core: parts", search.CausalSearch._descend_twice)),
+        patch.object(search, "settle_within", named("core: cells", search.settle_within)),
+        patch.object(search, "order_patches", named("zones", search.order_patches)),
     ):
-        running = Causal().search(problem, np.random.default_rng(0).spawn(2)[0])
-        steps, finding = record_steps(running, Engine(model), problem, stages, floors)
-    assert stages.survey is not None
-    return RecordedSearch(steps, stages.survey, finding)
+        running = drive(Causal().search(problem, np.random.default_rng(0).spawn(2)[0]), floor=floor)
+        finding = recorder.run(running)
+    return RecordedSearch(problem, recorder.waves, recorder.stages, recorder.ways[-1], finding)
 
 
-def record_steps(
-    running: Search[T], engine: Engine, problem: Problem, stages: Stages, floors: dict[str, float]
-) -> tuple[list[SearchStep], T]:
-    """Run a search wave by wave; returns every step, judged as its stage judges it, and the result."""
-    steps: list[SearchStep] = []
-    evaluated: set[bytes] = set()
-    best: dict[float, Visible] = {}
-    wave = Question.of(next(running)).visible
-    while True:
-        evaluated.update(visible.tobytes() for visible in wave)
-        found = engine.ask_uncached(problem, wave)
-        margin = quantise_margin(found.margin, found.holds)  # as the engine does
-        answers = replace(found, margin=margin, spent=len(evaluated))
-        floor = floors.get(stages.stage, floors["most"])
-        judged = answers if stages.stage == "survey" else with_floor(answers, floor)
-        held = [best.get(floor, np.ones(problem.grid, bool)), *wave[judged.holds]]
-        best[floor] = min(held, key=np.sum)
-        steps.append(SearchStep(stages.stage, wave, judged, best[floor], len(evaluated)))
-        try:
-            wave = Question.of(running.send(answers)).visible
-        except StopIteration as end:
-            return steps, end.value
+@dataclass(frozen=True)
+class Drawer:
+    """Draws a scene, its explanation, and the search for it."""
 
+    scene: Scene
+    explanation: Explanation
+    recorded: RecordedSearch
 
-def draw_hero(scene: Scene, explanation: Explanation) -> Figure:
-    """The image, the map, the explanation."""
-    sheet = as_sheet(scene, explanation, *(level.visible for level in explanation.levels))
-    figure = new_figure(10.8, 4.0)
-    axes = figure.subplots(1, 3)
-    put(
-        axes[0],
-        paint_image(sheet),
-        f"The classifier says {scene.label}.",
-        f"confidence {format_confidence(explanation.confidence)}",
-    )
-    put(axes[1], paint_map(sheet), "Why?", "the order in which pixels are needed")
-    alone = [f"{format_share(one.size)}: {format_confidence(one.checks.confidence)}" for one in explanation.levels]
-    caption = f"confidence with {', '.join(dict.fromkeys(alone))}"
-    put(axes[2], paint_explanation(sheet), "Because of these pixels.", caption)
-    return figure
+    def draw_hero(self) -> Figure:
+        """The image, the map, the explanation."""
+        core, enough = self.explanation.levels
+        sheet = self.as_sheet(core.visible, enough.visible)
+        figure = new_figure(10.8, 4.0)
+        axes = figure.subplots(1, 3)
+        confidence = format_confidence(self.explanation.confidence)
+        put(axes[0], paint_image(sheet), f"The classifier says {self.scene.label}.", f"confidence {confidence}")
+        put(axes[1], paint_map(sheet), "What does each pixel do?", "the map in zones")
+        caption = f"enough: {format_share(enough.size)} of the pixels; core: {format_share(core.size)}"
+        put(axes[2], paint_explanation(sheet), "These pixels are enough.", caption)
+        return figure
 
+    def draw_survey(self) -> Figure:
+        """Top: patches, some halves of them on random backgrounds, contributions. Bottom: the start on its panel."""
+        survey, halves = self.recorded.survey, self.recorded.of("survey")[0]
+        start = self.recorded.left("start", 0).visible
+        figure = new_figure(12.4, 5.3)
+        axes = figure.subplots(2, 6)
+        put(axes[0, 0], self.paint_borders(survey), f"{len(survey.contribution)} patches", "along the image's edges", size=8)
+        half = len(halves.question) // 2
+        for one, row in zip(axes[0, 1:5], (1, 1 + half, 2, 2 + half), strict=True):
+            self.put_mutant(one, halves, row)
+        title = f"4 of {len(halves.question)} halves, each on a random background"
+        axes[0, 1].set_title(title, loc="left", fontsize=9.5, color=INK, pad=6)
+        contribution = np.clip(survey.contribution, 0, None)[survey.patch]  # negative values shown as 0
+        sheet = replace(self.as_sheet(start), heat=as_heat(self.on(contribution)), zones=None)
+        put(axes[0, 5], paint_map(sheet), "contributions", "by a linear model, and the start", size=8)
+        tried = [(wave, row) for wave in self.recorded.of("start") for row in range(len(wave.question))
+                 if np.array_equal(wave.question.visible[row], start)]  # fmt: skip
+        shown = sorted(tried, key=lambda one: float(one[0].answers.margin[one[1]]))
+        axes[1, 0].set_title(f"the start, {format_share(float(start.mean()))}, on its panel", loc="left", fontsize=9.5,
+                             color=INK, pad=6)  # fmt: skip
+        for one, (wave, row) in zip(axes[1], shown, strict=False):
+            self.put_mutant(one, wave, row)
+        return figure
 
-def draw_survey(scene: Scene, explanation: Explanation, recorded: RecordedSearch) -> Figure:
-    """Top: patches, some sets of half of them, and their contributions. Bottom: the bisection to the best patches."""
-    first, survey, bisection = recorded.of("survey")[0], recorded.survey, recorded.of("best")
-    figure = new_figure(12.4, 5.3)
-    columns = max(len(bisection), 5)
-    axes = figure.subplots(2, columns)
-    for one in axes.flat:
-        one.set_axis_off()
-    borders = paint_borders(scene, on(explanation, survey.patch))
-    put(axes[0, 0], borders, f"{len(survey.contribution)} patches", "along the image's edges", size=8)
-    half = len(first.wave) // 2
-    for i, row in enumerate(pairs(half, columns - 2)):
-        put_mutant(axes[0, i + 1], scene, explanation, first, row)
-    total = sum(len(step.wave) for step in recorded.of("survey"))
-    title = f"{columns - 2} of {total} halves, each with its complement"
-    axes[0, 1].set_title(title, loc="left", fontsize=9.5, color=INK, pad=6)
-    contribution = on(explanation, np.clip(survey.contribution, 0, None)[survey.patch])  # negative values shown as 0
-    sheet = replace(as_sheet(scene, explanation, np.zeros(survey.patch.shape, bool)), heat=as_heat(contribution))
-    put(axes[0, -1], paint_map(sheet), "contributions", "by a linear model", size=8)
-    counts = [len(np.unique(survey.patch[step.wave[0]])) for step in bisection]
-    for one, step, count in zip(axes[1], bisection, counts, strict=False):
-        put_mutant(one, scene, explanation, step, 0)
-        one.set_title(f"best {count}", loc="left", fontsize=9.5, color=INK, pad=6)
-    return figure
+    def draw_enough(self) -> Figure:
+        """Top: candidates of the first round, on the hardest background. Bottom: what is left, and fresh backgrounds."""
+        first = next(wave for wave in self.recorded.of("parts") if len(wave.question) > 1)
+        numbers = first.question.draws
+        assert numbers is not None
+        figure = new_figure(12.4, 4.3)
+        above, below = figure.subfigures(2, 1, height_ratios=(1.0, 1.3))
+        upper, lower = above.subplots(1, 8), below.subplots(1, 6)
+        for row, one in enumerate(upper[: len(first.question)]):
+            self.put_mutant(one, first, row)
+        above.suptitle(
+            "candidates of the first round, on the hardest background", x=0.005, ha="left", fontsize=9.5, color=INK
+        )
+        left = self.recorded.left
+        shown = {
+            "start": left("start", 0),
+            "half-way": left("panel"),
+            "parts removed": left("parts"),
+            "cells removed": left("cells"),
+        }
+        for axes, (title, stage) in zip(lower, shown.items(), strict=False):
+            caption = f"{format_count(stage.calls, 'call')}, {format_share(float(stage.visible.mean()))}"
+            put(axes, self.paint_on(stage.visible, int(numbers[0])), title, caption, size=8)
+        asked, kept = self.recorded.certificate
+        put(lower[4], self.paint_fresh(asked, kept), "fresh backgrounds", f"kept on {kept.sum()} of {len(kept)}", size=8)
+        calls = format_count(left("certificate").calls, "call")
+        put(lower[5], paint_explanation(self.as_sheet(self.recorded.held)), "enough", calls, size=8)
+        return figure
 
+    def draw_core(self) -> Figure:
+        """What is left inside of `enough`, on the plain fill; the map, and the answer."""
+        figure = new_figure(12.4, 2.6)
+        axes = figure.subplots(1, 6)
+        names = {
+            "certificate": "enough",
+            "core: patches": "best patches",
+            "core: parts": "parts removed",
+            "core: cells": "core",
+        }
+        for one, (name, title) in zip(axes, names.items(), strict=False):
+            stage = self.recorded.left(name)
+            caption = f"{format_count(stage.calls, 'call')}, {format_share(float(stage.visible.mean()))}"
+            put(one, self.paint_on(stage.visible, None), title, caption, size=8)
+        core, enough = self.explanation.levels
+        sheet = self.as_sheet(core.visible, enough.visible)
+        calls = format_count(self.recorded.left("zones").calls, "call")
+        put(axes[4], paint_map(sheet), "the map in zones", calls, size=8)
+        put(axes[5], paint_explanation(sheet), "the answer", "enough, and core inside it", size=8)
+        return figure
 
-def pairs(half: int, count: int) -> Iterator[int]:
-    """Rows of the survey's design, each followed by its complement."""
-    return iter([row + side * half for row in range(1, count) for side in (0, 1)][:count])
+    def paint_borders(self, survey: Survey) -> Painted:
+        """The image with the borders of the patches."""
+        patches = self.on(survey.patch)
+        border = np.zeros(patches.shape, bool)
+        border[1:] |= patches[1:] != patches[:-1]
+        border[:, 1:] |= patches[:, 1:] != patches[:, :-1]
+        return np.where(dilate(border, 1)[..., None], np.uint8(255), self.scene.image)
 
+    def paint_on(self, visible: Visible, number: int | None) -> Painted:
+        """The model's input with a set shown on a background."""
+        sheet = replace(self.as_sheet(visible), background=self.on(background_of(self.recorded.problem, number)))
+        return paint_mutant(sheet, self.on(visible))
 
-def draw_steps(scene: Scene, explanation: Explanation, recorded: RecordedSearch) -> Figure:
-    """Top: the mutants of the first round. Bottom: the smallest sufficient set at several moments, and the map."""
-    first, shown = next(step for step in recorded.of("parts") if len(step.wave) > 1), choose(recorded)
-    columns, panels = len(first.wave), len(shown) + 1
-    figure = new_figure(12.4, 4.2)
-    grid = figure.add_gridspec(2, columns * panels, height_ratios=(1.0, 1.3))
-    for i in range(columns):
-        put_mutant(figure.add_subplot(grid[0, i * panels : (i + 1) * panels]), scene, explanation, first, i)
-    lower = [figure.add_subplot(grid[1, i * columns : (i + 1) * columns]) for i in range(panels)]
-    for axes, (title, step) in zip(lower, shown.items(), strict=False):
-        caption = f"{format_count(step.calls, 'call')}, {format_share(float(step.best.mean()))} visible"
-        put(axes, paint_explanation(as_sheet(scene, explanation, step.best)), title, caption, size=8)
-    sheet = as_sheet(scene, explanation, *recorded.finding.inner, recorded.finding.sets[0])
-    put(lower[-1], paint_map(sheet), "levels and map", format_count(recorded.steps[-1].calls, "call"), size=8)
-    return figure
+    def paint_fresh(self, numbers: NDArray[np.intp], kept: NDArray[np.bool_], side: int = 4) -> Painted:
+        """`enough` on the first backgrounds of its certificate, as one image, each with a coloured frame."""
+        tiles = []
+        for number, holds in zip(numbers[: side * side].tolist(), kept, strict=False):
+            tile = self.paint_on(self.recorded.held, number)[::4, ::4].copy()
+            for edge in (tile[:4], tile[-4:], tile[:, :4], tile[:, -4:]):
+                edge[:] = list(bytes.fromhex((KEPT if holds else LOST)[1:]))
+            tiles.append(np.pad(tile, ((2, 2), (2, 2), (0, 0)), constant_values=255))
+        return np.concatenate([np.concatenate(tiles[i : i + side], axis=1) for i in range(0, side * side, side)])
 
+    def put_mutant(self, axes: Axes, wave: Wave, row: int) -> None:
+        """Draw one mutant of a wave, with a green frame if it keeps the target, else a red one."""
+        draws, kept = wave.question.draws, bool(wave.answers.holds[row])
+        painted = self.paint_on(wave.question.visible[row], None if draws is None else int(draws[row]))
+        confidence = format_confidence(float(wave.answers.confidence[row]))
+        put(axes, painted, "", f"{'kept' if kept else 'lost'}, confidence {confidence}", size=7.5)
+        frame(axes, KEPT if kept else LOST)
 
-def choose(recorded: RecordedSearch) -> dict[str, SearchStep]:
-    """The set at the end of each stage, by title."""
-    last = {stage: recorded.of(stage)[-1] for stage in ("best", "patches", "larger", "parts", "label", "most")}
-    patches = len(np.unique(recorded.survey.patch[last["best"].best]))
-    return {
-        f"best {patches} patches": last["best"],
-        "patches removed": last["patches"],
-        "cells of 10 px": last["larger"],
-        "parts removed": last["parts"],
-        "inside: label": last["label"],
-        "around it: most": replace(last["most"], best=recorded.finding.sets[0]),
-    }
+    def as_sheet(self, *nested: Visible) -> Sheet:
+        """The scene at its own resolution, with nested sets, the smallest first, and the map, resized from the view."""
+        *inner, visible = (self.on(one) for one in nested)
+        heat = self.on(as_heat(self.explanation.responsibility))
+        assert self.explanation.zones is not None
+        return Sheet(
+            self.scene.image, self.on(self.recorded.problem.background), visible, heat, np.ones(heat.shape, bool),
+            (Tile(0, 0, ""),), 1, inner=tuple(inner), zones=self.on(self.explanation.zones),
+        )  # fmt: skip
 
-
-def paint_borders(scene: Scene, patch: np.ndarray) -> Painted:
-    """The image with the borders of the patches."""
-    border = np.zeros(patch.shape, bool)
-    border[1:] |= patch[1:] != patch[:-1]
-    border[:, 1:] |= patch[:, 1:] != patch[:, :-1]
-    return np.where(dilate(border, 1)[..., None], np.uint8(255), scene.image)
-
-
-def as_sheet(scene: Scene, explanation: Explanation, *nested: Visible) -> Sheet:
-    """The scene at its own resolution, with nested sets, the smallest first, and the map, resized from the view."""
-    grey = np.full_like(scene.image, 128)
-    *inner, visible = (on(explanation, one) for one in nested)
-    heat = on(explanation, as_heat(explanation.responsibility))
-    whole = np.ones(heat.shape, bool)
-    return Sheet(scene.image, grey, visible, heat, whole, (Tile(0, 0, ""),), 1, inner=tuple(inner))
-
-
-def on(explanation: Explanation, values: np.ndarray) -> np.ndarray:
-    return np.asarray(explanation.on_original(values))
+    def on(self, values: np.ndarray) -> np.ndarray:
+        """An array over the view, or one with channels, at the resolution of the scene."""
+        times = SIZE // values.shape[0]
+        return np.repeat(np.repeat(values, times, axis=0), times, axis=1)
 
 
 def put(axes: Axes, painted: Painted, title: str, caption: str, *, size: float = 10) -> None:
@@ -274,15 +376,6 @@ def put(axes: Axes, painted: Painted, title: str, caption: str, *, size: float =
     if title:
         axes.set_title(title, loc="left", fontsize=size + 1.5, color=INK, pad=6)
     axes.text(0, -0.03, caption, transform=axes.transAxes, va="top", fontsize=size - 0.5, color=SOFT)
-
-
-def put_mutant(axes: Axes, scene: Scene, explanation: Explanation, step: SearchStep, i: int) -> None:
-    """Draw one mutant of a wave, with a green frame if it keeps the target, else a red one."""
-    visible, kept = step.wave[i], bool(step.answers.holds[i])
-    painted = paint_mutant(as_sheet(scene, explanation, visible), on(explanation, visible))
-    caption = f"{'kept' if kept else 'lost'}, confidence {format_confidence(float(step.answers.confidence[i]))}"
-    put(axes, painted, "", caption, size=7.5)
-    frame(axes, KEPT if kept else LOST)
 
 
 def frame(axes: Axes, colour: str) -> None:

@@ -18,7 +18,13 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "training/README.md")
-COPIES = ("examples/*.py", "examples/*.ipynb", "src/becausal/models/bundled/demo.png", "LICENSE")
+COPIES = (
+    "examples/*.py",
+    "examples/*.ipynb",
+    "examples/github-action/action.yml",
+    "src/becausal/models/bundled/demo.png",
+    "LICENSE",
+)
 LINK = re.compile(r"\]\((?![a-z]+:|#)([^)\s#]+)(#[^)\s]+)?\)")
 REMOVED_LINK = re.compile(r"(?<!!)\[([^\[\]]*)\]\(REMOVED\)")
 FILE = re.compile(r"^<!-- file ([\w.-]+) -->\n```(\w+)$", re.MULTILINE)  # a block that the tests write to this file

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 import becausal
 from becausal.scenes import make_scene
 
-BUDGET = 400
+BUDGET = 1000
 bundled = becausal.load_model("bundled")
 sent = {"requests": 0, "images": 0}
 
@@ -32,12 +32,14 @@ def main() -> None:
     scene = make_scene(112)  # a house behind a black bar
     explanation = becausal.explain(scene.image, call_service, grain=4, max_calls=BUDGET)
 
-    on_house = np.count_nonzero(explanation.visible & scene.visible) / explanation.pixels
-    on_bar = np.count_nonzero(explanation.visible & scene.occluder) / explanation.pixels
     print(f"{explanation.label}, {explanation.calls} calls, stopped by {explanation.stopped_by}")
     print(f"{sent['images']} images in {sent['requests']} requests")
-    print(f"sufficient: {explanation.size:.1%} of the view, minimal at {explanation.checks.minimal_grain} px")
-    print(f"{on_house:.0%} of it on the house, {on_bar:.0%} on the bar")
+    for level in explanation.levels:
+        on_house = np.count_nonzero(level.visible & scene.visible) / level.pixels
+        grain = level.checks.minimal_grain
+        print(f"{level.name}: {level.size:.1%} of the view, minimal at {grain} px, {on_house:.0%} of it on the house")
+    for note in explanation.notes:
+        print(f"note: {note}")
     assert explanation.label == scene.label
     assert explanation.checks.sufficient
     assert explanation.calls <= BUDGET

@@ -66,8 +66,7 @@ def explain(server: str, image: Path, **request: Any) -> dict[str, Any]:
 
 def main(server: str, image: Path) -> None:
     found = explain(server, image, seed=0)
-    size, calls = found["explanation"]["size"], found["calls"]
-    print(f"{found['image']}: {found['label']}, {size:.1%} of the view is enough, {calls} model calls")
+    print(f"{found['image']}: {found['label']}, {found['explanation']['size']:.0%} of the view is enough")
     saved = image.with_name(f"{image.stem}-explanation.png")
     saved.write_bytes(base64.b64decode(found["files"]["explanation.png"]))
     print(f"saved {saved.name}")

@@ -29,7 +29,7 @@ def main() -> None:
     signal[START : START + LENGTH] += SPIKE
     predict.labels = LABELS  # type: ignore[attr-defined]
 
-    explanation = becausal.explain(signal, predict, fill="mean", grain=1)
+    explanation = becausal.explain(signal, predict, fills="mean", grain=1)
 
     found = np.flatnonzero(explanation.visible)
     inside = np.mean((found >= START) & (found < START + LENGTH))

@@ -22,15 +22,17 @@ def main() -> None:
 
     explanation = becausal.explain(scene.image, model)
 
-    visible = explanation.visible
-    on_object = np.count_nonzero(visible & scene.visible) / explanation.pixels
-    on_strips = np.count_nonzero(visible & scene.occluder) / explanation.pixels
+    core, enough = explanation.levels  # enough holds on random backgrounds, core inside it on a plain colour
     print(f"{explanation.label} ({explanation.confidence:.3f}), {explanation.calls} calls")
-    for level in explanation.levels:
-        print(f"{level.name}: {level.size:.1%} of the view, confidence {level.checks.confidence:.3f}")
-    print(f"{on_object:.0%} of the last one on the object, {on_strips:.0%} on the strips")
+    for level in (enough, core):
+        on_object = np.count_nonzero(level.visible & scene.visible) / level.pixels
+        on_strips = np.count_nonzero(level.visible & scene.occluder) / level.pixels
+        print(
+            f"{level.name}: {level.size:.1%} of the view, {on_object:.0%} of it on the object, {on_strips:.0%} on the strips"
+        )
+        print(f"  keeps the label on {level.checks.transfer.kept} of {level.checks.transfer.asked} fresh random backgrounds")
 
-    row, column = np.argwhere(visible & ~explanation.levels[-2].visible)[0]  # only the last level has this pixel
+    row, column = np.argwhere(core.visible)[0]
     why = explanation.why(int(row), int(column))
     print(f"pixel ({row}, {column}): {why.text}")
     before, after = (model.classify(image[None])[0, scene.label_index] for image in (why.shown, why.without))

@@ -31,7 +31,7 @@ def main() -> None:
     volume[ball] += 0.8
     predict.labels = ("healthy", "lesion")  # type: ignore[attr-defined]
 
-    explanation = becausal.explain(volume, predict, fill="black", grain=2)
+    explanation = becausal.explain(volume, predict, fills="black", grain=2)
 
     inside = np.count_nonzero(explanation.visible & ball) / explanation.pixels
     print(f"{explanation.label} ({explanation.confidence:.3f}), {explanation.calls} calls")

@@ -5,8 +5,8 @@ import sqlite3
 from pathlib import Path
 
 import numpy as np
-
 from batch_toys import open_store
+
 from becausal.batch.index import folder_of
 from becausal.core.explanation import SCHEMA
 from becausal.core.frames import Frame

@@ -1,4 +1,7 @@
-"""What makes the tests quick: one thread for each process, commands that are built once, figures that are not drawn."""
+"""What makes the tests quick: kinds of tests, one thread for each process, commands that are built once, no figures.
+
+`pytest` leaves out four kinds of tests, but for those with the mark `smoke`, one or two of each kind.
+"""
 
 import os
 from functools import cache
@@ -9,6 +12,26 @@ import typer.main
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of each process that a test starts too; several run side by side
 os.environ.setdefault("NUMBA_DISABLE_JIT", "1")  # shap compiles for longer than the tests run
 typer.main.get_command = cache(typer.main.get_command)  # typer would build all commands again for each call of `main`
+
+#: Kinds of tests, by file; the marks are in pyproject.toml.
+KINDS = {
+    "docs": ("test_docs", "test_notebooks", "test_site"),
+    "libraries": ("test_classifiers_hubs",),
+    "process": (
+        "test_batch_ray", "test_batch_safety", "test_bench_resume", "test_classifiers_oip", "test_classifiers_privacy",
+        "test_http_api", "test_http_process", "test_stopping", "test_web_browser", "test_web_http", "test_web_limits",
+    ),
+    "fuzz": ("test_fuzz",),
+}  # fmt: skip
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks
+def pytest_collection_modifyitems(items):
+    kinds = {stem: kind for kind, stems in KINDS.items() for stem in stems}
+    for item in items:
+        kind = kinds.get(item.path.stem)
+        if kind and not item.get_closest_marker("smoke"):
+            item.add_marker(kind)
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def problem_of(view, *, label_id=1, fills=1, sampler=Sampler):
 
 
 def search_all(images, classifier, *, width, progress, fills=2, is_random=False) -> Iterator[tuple[int, Any]]:
-    """What a search process does with its images: see `becausal.engine.worker.Task`."""
+    """What a search process does with its images: see `becausal.engine.pool.Task`."""
 
     def work():
         for view in images:

@@ -10,6 +10,8 @@ from typing import Any
 class Endless:
     """A method that never returns, and never reports."""
 
+    classifier: Any
+
     def __call__(self, progress):
         while True:
             time.sleep(0.01)
@@ -17,12 +19,15 @@ class Endless:
 
 @dataclass(frozen=True)
 class Dying:
+    classifier: Any
+
     def __call__(self, progress):
         os._exit(1)
 
 
 @dataclass(frozen=True)
 class Failing:
+    classifier: Any
     error: BaseException
 
     def __call__(self, progress):

@@ -10,9 +10,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from becausal.interfaces.serve.app import make_app
+from becausal.interfaces.serve.app import listen, make_app, make_server
 from becausal.interfaces.serve.limits import Limits
-from becausal.interfaces.serve.listening import listen, make_server
 from becausal.models import as_classifier
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"

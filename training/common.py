@@ -35,7 +35,7 @@ def read_network(weights):  # type: ignore[no-untyped-def]
     """The vision transformer with the weights of a training run, an .npz file, in evaluation mode."""
     import torch
 
-    from becausal.models.bundled.vit import SceneTransformer
+    from becausal.models.bundled.network import SceneTransformer
 
     with np.load(weights) as file:
         state = {name: torch.from_numpy(file[name].astype(np.float32)) for name in file.files}

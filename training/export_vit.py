@@ -11,7 +11,7 @@ from common import read_network
 from onnx import TensorProto, helper, numpy_helper
 from render import SIDE
 
-from becausal.models.bundled.vit import SceneTransformer
+from becausal.models.bundled.network import SceneTransformer
 from becausal.scenes import LABELS
 
 

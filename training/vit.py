@@ -217,8 +217,7 @@ def _fit(options, scenes, held, seconds):  # type: ignore[no-untyped-def]
     """Train for the given time; returns the averaged network and the rows of the training curve."""
     import torch
 
-    from becausal.models.bundled.network import load_network
-    from becausal.models.bundled.vit import SceneTransformer
+    from becausal.models.bundled.network import SceneTransformer, load_network
 
     device = torch.device(options.device)
     cuda = device.type == "cuda"

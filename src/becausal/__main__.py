@@ -19,7 +19,7 @@ def main() -> int:
     if is_ours:
         signal.signal(signal.SIGINT, _exit_at_once)
     from becausal.interfaces.cli.app import main as run
-    from becausal.interfaces.cli.ending import end_in_time
+    from becausal.interfaces.cli.progress import end_in_time
 
     end_in_time()
     try:

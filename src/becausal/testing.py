@@ -14,8 +14,7 @@ from typing import Any, TypeVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import Answers, Grid, ModelInfo, Pixels, Question, Search, Visible
-from becausal.core.searches import Done, step
+from becausal.core.contracts import Answers, Done, Grid, ModelInfo, Pixels, Question, Search, Visible, step
 
 __all__ = ["MaskClassifier", "run_search"]
 

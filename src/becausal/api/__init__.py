@@ -1,29 +1,37 @@
-"""The front door: explain one image or many, verify, classify."""
+"""The front door: explain one image, many, or all boxes in one; verify, classify, detect."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from numbers import Integral, Real
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from becausal.api.boxes import DetectedBox, detect, explain_boxes
 from becausal.api.explanation import Explanation
-from becausal.api.jobs import explain_here, view_of
+from becausal.api.jobs import ImageQueue, explain_here, view_of
+from becausal.api.target_choice import number_boxes
 from becausal.api.verifying import verify
-from becausal.core.errors import ModelError, OptionError
+from becausal.core.boxes import Box, read_boxes
+from becausal.core.contracts import Classifier, ModelInfo
+from becausal.core.errors import BecausalError, ModelError, OptionError
 from becausal.core.explanation import ExplanationRecord
 from becausal.core.problem import Explainer
-from becausal.core.progress import Failure, Status
-from becausal.core.request import Request, whole_number
+from becausal.core.request import AUTO, Request, whole_number
+from becausal.core.stats import Failure, Status
 from becausal.engine.calls import ModelCalls
+from becausal.engine.engine import Engine
 from becausal.engine.pool import MIN_IMAGES, SearchPool, default_count
+from becausal.engine.running import SharedAnswers
 from becausal.images.backgrounds import BackgroundSpec
-from becausal.images.loading import load_image
+from becausal.images.loading import InputImage, View, load_image
 from becausal.methods import METHODS
 from becausal.models import as_classifier
+from becausal.search.budget import Budget
 
 __all__ = [
     "DetectedBox",
@@ -38,11 +46,28 @@ __all__ = [
     "explain_many",
     "explain_numbered",
     "find_failure",
-    "map_explanations",
+    "not_a_detector",
     "verify",
 ]
 
-R = TypeVar("R")
+
+@dataclass(frozen=True)
+class DetectedBox:
+    """A box that a detector reports.
+
+    Attributes:
+        number: Its number by score, from 1, as `explain` takes it.
+        label: The name of its class.
+        label_id: The id of its class.
+        score: The detector's score, 0 to 1.
+        box: Left, top, right and bottom, in pixels of the image.
+    """
+
+    number: int
+    label: str
+    label_id: int
+    score: float
+    box: Box
 
 
 def explain(
@@ -57,7 +82,7 @@ def explain(
     top: int = 1,
     confidence: float | None = None,
     smallest: bool = False,
-    fill: str | float | Sequence[str] = "grey",
+    fills: str | float | Sequence[str] = AUTO,
     grain: int | None | Literal["default"] = "default",
     seed: int = 0,
     seeds: int = 1,
@@ -73,8 +98,8 @@ def explain(
 
     Args:
         image: A file's path, a PIL image or an array.
-        model: A spec (see `load_model`), a Classifier, a torch module, a Keras model, or a function from a batch of
-            pixels to scores or labels.
+        model: A spec (see `load_model`), a Classifier, a torch module, a pipeline of transformers, a model of Keras or
+            ultralytics, or a function from a batch of pixels to scores or labels.
         method: A method's name, or an explainer.
         options: Options of the method, by name.
         target: The label to explain, by name or id. Default: the top label.
@@ -85,8 +110,9 @@ def explain(
         confidence: Share of the original confidence to keep as well, e.g. 0.7. Default: three nested levels that keep the
             label, half of its confidence, and most of it (0.9); see `Explanation.levels`.
         smallest: Find the smallest set that keeps the label, whatever its confidence.
-        fill: What masked pixels become: a fill's name, or a number, 0..255 for images and in the data's own units for
-            signals and volumes. With several fills, the target must hold under all of them.
+        fills: What masked pixels become: a fill's name, or a number, 0..255 for images and in the data's own units for
+            signals and volumes. With several fills, the target must hold under all of them. Default, "auto": grey; where
+            the fully grey image already has the label, the first fill that works, with a note.
         grain: Minimise down to cells of this side in pixels; None for not at all.
         seed: Random seed. Same seed, same answer.
         seeds: How many searches are run, with seeds from `seed` on; their maps are averaged.
@@ -109,40 +135,21 @@ def explain(
         BecausalError: The image cannot be explained, see `becausal.core.errors`; e.g. AnswerError or NetworkError where
             the model failed before anything smaller than the whole view was known to be sufficient.
     """
+    if isinstance(fills, Real) and not isinstance(fills, bool):
+        fills = repr(int(fills) if isinstance(fills, Integral) else float(fills))
+    if isinstance(fills, bytes) or not isinstance(fills, Iterable):
+        raise OptionError(f"a fill is a name, a number or several names, not {fills!r}")
+    fills = (fills,) if isinstance(fills, str) else tuple(fills)
     request = Request(
-        method=method,
-        options=options,
-        target=target,
-        against=against,
-        box=box,
-        top=top,
-        confidence=confidence,
-        smallest=smallest,
-        fills=_as_fills(fill),
-        grain=grain,
-        seed=seed,
-        seeds=seeds,
-        max_calls=max_calls,
-        several=several,
-        contrast=contrast,
-        holds=holds,
+        method=method, options=options, target=target, against=against, box=box, top=top, confidence=confidence,
+        smallest=smallest, fills=fills, grain=grain, seed=seed, seeds=seeds, max_calls=max_calls,
+        several=several, contrast=contrast, holds=holds,
         backgrounds=os.fspath(backgrounds) if isinstance(backgrounds, os.PathLike) else backgrounds,
-    )
+    )  # fmt: skip
     result = next(explain_many([image], model, request=request, batch_size=batch_size, progress=progress))
     if isinstance(result, Failure):
         raise result.error
     return result
-
-
-def _as_fills(fill: Any) -> tuple[str, ...]:
-    """One fill, or several, as a request has them."""
-    if isinstance(fill, Real) and not isinstance(fill, bool):
-        return (repr(int(fill) if isinstance(fill, Integral) else float(fill)),)
-    if isinstance(fill, str):
-        return (fill,)
-    if isinstance(fill, Iterable) and not isinstance(fill, bytes):
-        return tuple(fill)
-    raise OptionError(f"a fill is a name, a number or several names, not {fill!r}")
 
 
 def explain_many(
@@ -194,39 +201,12 @@ def explain_numbered(
     width: int | None = None,
     workers: int | None = None,
     progress: Callable[[Status], None] | None = None,
-) -> Iterator[tuple[int, Explanation | Failure]]:
-    """The same as `explain_many`, each answer with the number of its image, from 0."""
-    return map_explanations(
-        _unchanged,
-        images,
-        model,
-        request=request,
-        batch_size=batch_size,
-        width=width,
-        workers=workers,
-        progress=progress,
-    )
+    function: Callable[[Explanation | Failure], Any] | None = None,
+) -> Iterator[tuple[int, Any]]:
+    """The same as `explain_many`, each answer with the number of its image, from 0.
 
-
-def _unchanged(answer: Explanation | Failure) -> Explanation | Failure:
-    return answer
-
-
-def map_explanations(
-    function: Callable[[Explanation | Failure], R],
-    images: Iterable[Any],
-    model: Any,
-    *,
-    request: Request | None = None,
-    batch_size: int | None = None,
-    width: int | None = None,
-    workers: int | None = None,
-    progress: Callable[[Status], None] | None = None,
-) -> Iterator[tuple[int, R]]:
-    """Apply a function to the answers of `explain_many`; yield each result with the number of its image, from 0.
-
-    The function is called in the process that did the search, so that a model on a GPU does not wait for it. It must be
-    picklable.
+    function: applied to each answer, in the process that did the search, so that a model on a GPU does not wait for it; must
+    be picklable. What it returns is yielded in place of the answer.
     """
     for name, number, least in (("width", width, 1), ("workers", workers, 0), ("batch_size", batch_size, 1)):
         if number is not None:
@@ -237,11 +217,14 @@ def map_explanations(
     classifier = as_classifier(model)
     calls = ModelCalls(classifier, batch_size)
     source = iter(images)
-    if workers != 0 and calls.is_async and width != 1 and _runs_elsewhere(asked):
+    # A process without the model can neither take its gradients nor call functions of the user.
+    has_own = callable(asked.backgrounds) or not isinstance(asked.method, str) or asked.method not in METHODS
+    if workers != 0 and calls.is_async and width != 1 and not has_own and METHODS[str(asked.method)].needs != "gradients":
         first = list(islice(source, MIN_IMAGES))
         source = chain(first, source)
         count = workers or (default_count() if len(first) == MIN_IMAGES else 0)
         if count:
+            # As many images at a time as one engine here would have (`run_many`), divided among the processes.
             pool = SearchPool(calls, count=count, width=width or calls.batch_size // 2, convert=load_image)
             return pool.explain(source, partial(explain_here, request=asked, function=function), progress)
     return explain_here(
@@ -249,11 +232,50 @@ def map_explanations(
     )
 
 
-def _runs_elsewhere(request: Request) -> bool:
-    """Whether a process without the model can do the search; a function of the user stays here."""
-    if callable(request.backgrounds):
-        return False
-    return isinstance(request.method, str) and request.method in METHODS and METHODS[request.method].needs != "gradients"
+def explain_boxes(
+    image: Any,
+    model: Any,
+    *,
+    request: Request | None = None,
+    batch_size: int | None = None,
+    progress: Callable[[Status], None] | None = None,
+) -> Iterator[tuple[int, Explanation | Failure]]:
+    """Explain every box that a detector finds in an image.
+
+    What the model answers for one box is used for all of them, so further boxes take fewer calls than the first. Each
+    explanation is the same as that of the box alone.
+
+    Args:
+        image: As in `explain`.
+        model: A detector, e.g. "detect:yolo.onnx" or "bundled:detector".
+        request: What is asked of every box; with a target, boxes of this label only.
+        batch_size: Maximum number of rows evaluated at once.
+        progress: Called with a `Status` after each batch.
+
+    Yields:
+        The number of a box, from 1, and its Explanation, or a Failure where it cannot be explained.
+    """
+    asked, classifier = replace(request or Request(), box=None), as_classifier(model)
+    source, shared = image if isinstance(image, InputImage) else load_image(image), SharedAnswers()
+
+    def numbers() -> list[int]:
+        """The numbers of the boxes to explain, as far as they are known: the first answer tells them."""
+        with suppress(BecausalError):  # there is no such label: that is the answer for the first box
+            if shared.whole is not None and shared.whole.ndim == 3:
+                return number_boxes(asked, classifier.info, shared.whole[0]) or [1]
+        return [1]
+
+    def work() -> Iterator[tuple[Any, Request]]:
+        yield source, asked  # the highest score
+        for number in numbers()[1:]:
+            yield source, replace(asked, box=number)
+
+    engine = Engine(classifier, batch_size=batch_size)
+    # One at a time: the first one tells how many there are, and each finds the answers of those before in `shared`.
+    for index, answer in ImageQueue(work(), engine, progress, shared).run(Budget.of(asked), width=1):
+        if shared.whole is not None and shared.whole.ndim != 3:
+            answer = Failure(source.name, not_a_detector(classifier.info))
+        yield numbers()[index], answer
 
 
 def find_failure(explanation: ExplanationRecord) -> str | None:
@@ -273,13 +295,46 @@ def classify(image: Any, model: Any, *, top: int = 5) -> list[tuple[int, str, fl
         (id, name, probability) of the top labels; the probability is NaN for models that return labels only.
     """
     whole_number("top", top, 1)
-    classifier = as_classifier(model)
-    view = view_of(load_image(image), classifier)
-    scores = ModelCalls(classifier).evaluate(view.pixels, view.pixels, np.ones((1, *view.grid), bool))
-    info = classifier.info
-    if scores.ndim == 3:
+    classifier, _, answer = _ask_whole(image, model)
+    info, scores = classifier.info, answer[0]
+    if answer.ndim == 3:
         raise ModelError(f"{info.spec} is an object detector: use detect, which returns its boxes")
-    if scores.ndim == 1:
-        return [(int(scores[0]), info.name_of(int(scores[0])), float("nan"))]
-    order = np.argsort(-scores[0], kind="stable")[:top]
-    return [(int(i), info.name_of(int(i)), float(scores[0, i])) for i in order]
+    if answer.ndim == 1:
+        return [(int(scores), info.name_of(int(scores)), float("nan"))]
+    order = np.argsort(-scores, kind="stable")[:top]
+    return [(int(i), info.name_of(int(i)), float(scores[i])) for i in order]
+
+
+def detect(image: Any, model: Any) -> list[DetectedBox]:
+    """Find the boxes in an image.
+
+    Args:
+        image: As in `explain`.
+        model: A detector, e.g. "detect:yolo.onnx" or "bundled:detector".
+
+    Returns:
+        The boxes that the detector reports, highest score first.
+
+    Raises:
+        ModelError: The model is a classifier.
+    """
+    classifier, view, answer = _ask_whole(image, model)
+    info = classifier.info
+    if answer.ndim != 3:
+        raise not_a_detector(info)
+    return [
+        DetectedBox(number, info.name_of(one.label_id), one.label_id, one.score, view.frame.box_to_original(one.box))
+        for number, one in enumerate(read_boxes(answer[0], info.threshold), start=1)
+    ]
+
+
+def not_a_detector(info: ModelInfo) -> ModelError:
+    """The refusal of a classifier."""
+    return ModelError(f"{info.spec} is a classifier; boxes are found by an object detector, e.g. detect:yolo.onnx")
+
+
+def _ask_whole(image: Any, model: Any) -> tuple[Classifier, View, NDArray[Any]]:
+    """The model, the view of the image, and the model's answer to the whole of it."""
+    classifier = as_classifier(model)
+    view = view_of(image if isinstance(image, InputImage) else load_image(image), classifier)
+    return classifier, view, ModelCalls(classifier).evaluate(view.pixels, view.pixels, np.ones((1, *view.grid), bool))

@@ -12,22 +12,20 @@ from typing import Any
 import numpy as np
 
 from becausal.api import Failure, Request, Status, explain_many
-from becausal.api.explanation import Explanation
-from becausal.api.transferring import measure_transfer
-from becausal.core.comparison import Comparison, Row
 from becausal.core.contracts import Classifier, ModelInfo, Visible
 from becausal.core.errors import BecausalError, FillError, ImageError, OptionError, OutputError, TargetError
-from becausal.core.explanation import ExplanationRecord
+from becausal.core.explanation import Comparison, ExplanationRecord, Row
 from becausal.core.files import write_files
-from becausal.core.metrics import Curves, overlap
+from becausal.core.metrics import HELD_OUT, HELD_OUT_COUNT, Curves, Transfer, overlap
 from becausal.core.problem import Problem
 from becausal.engine.engine import Engine
+from becausal.images.backgrounds import RandomBackgrounds
 from becausal.images.loading import InputImage, load_image
 from becausal.methods import METHODS
 from becausal.models import as_classifier
-from becausal.render.comparison import comparison_png
-from becausal.render.comparison_page import render_comparison
-from becausal.search.extract import trace_curves
+from becausal.render.comparison import comparison_png, render_comparison
+from becausal.search.checking import transfer
+from becausal.search.pipeline import trace_curves
 
 Watch = Callable[[Status], None]
 
@@ -44,11 +42,7 @@ def save_comparison(comparison: Comparison, folder: str | os.PathLike[str]) -> P
 
 
 def choose_methods(text: str, info: ModelInfo | None = None) -> tuple[str, ...]:
-    """The methods of a list with commas between, or all that are for this kind of model.
-
-    Raises:
-        OptionError: A method does not exist.
-    """
+    """The methods of a list with commas between, or all that are for this kind of model. Raises OptionError for others."""
     if text.strip().lower() == "all":
         is_detector = info is not None and info.output == "boxes"
         return tuple(name for name in METHODS if METHODS[name].needs != ("gradients" if is_detector else "boxes"))
@@ -86,7 +80,13 @@ def compare_methods(
     for name in methods:
         row = _run(picture, classifier, replace(base, method=name, options=None), progress)
         if truth is not None and row.explanation is not None:
-            covered = _read_truth(truth, row.explanation) if covered is None else covered
+            if covered is None:
+                pixels, frame = load_image(truth).pixels, row.explanation.frame
+                if pixels.shape[:-1] != frame.original:
+                    raise ImageError(
+                        f"the truth has shape {pixels.shape[:-1]}; the image it belongs to has {frame.original}"
+                    )
+                covered = frame.from_original(pixels.max(axis=-1) > (127 if pixels.dtype == np.uint8 else 0))
             row = replace(row, overlap=overlap(row.explanation.visible, covered))
         rows.append(row)
         if row.explanation is not None and row.explanation.stopped_by == "interrupt":
@@ -104,7 +104,12 @@ def _run(picture: Any, classifier: Classifier, request: Request, progress: Watch
         if isinstance(answer, Failure):
             raise answer.error
         seconds = time.perf_counter() - begun
-        curves, kept = _measure(answer, classifier), measure_transfer(answer, classifier)
+        curves: Curves | None = None
+        if not math.isnan(answer.confidence):  # insertion and deletion, asked apart from the method: not among its calls
+            case = Problem(answer.view, answer.backgrounds, answer.target)
+            search = trace_curves(answer.responsibility, np.random.default_rng(answer.origin.request.seed))
+            curves = Engine(classifier).run(case, search).result
+        kept = measure_transfer(answer, classifier)
         return Row(method, answer, curves, transfer=kept, seconds=seconds, needs=METHODS[method].needs)
     except (ImageError, TargetError, FillError, OutputError):
         raise  # the same for every method
@@ -114,21 +119,10 @@ def _run(picture: Any, classifier: Classifier, request: Request, progress: Watch
         return Row(method, error=f"unexpected {type(error).__name__}: {' '.join(str(error).split())[:200]}")
 
 
-def _measure(explanation: Explanation, classifier: Classifier) -> Curves | None:
-    """Insertion and deletion, asked apart from the method: they are not among its calls."""
-    if math.isnan(explanation.confidence):
-        return None
-    case = Problem(explanation.view, explanation.backgrounds, explanation.target)
-    search = trace_curves(explanation.responsibility, np.random.default_rng(explanation.origin.seed))
-    return Engine(classifier).run(case, search).result
-
-
-def _read_truth(truth: Any, explanation: ExplanationRecord) -> Visible:
-    """The photobomber over the view's grid."""
-    pixels = load_image(truth).pixels
-    wanted = explanation.frame.original
-    if tuple(pixels.shape[:-1]) != tuple(wanted):
-        raise ImageError(f"the truth has shape {pixels.shape[:-1]}; the image it belongs to has {tuple(wanted)}")
-    inside: Visible = pixels.max(axis=-1) > (127 if pixels.dtype == np.uint8 else 0)
-    covered: Visible = explanation.frame.from_original(inside)
-    return covered
+def measure_transfer(explanation: ExplanationRecord, classifier: Classifier) -> Transfer:
+    """On how many held-out backgrounds, which no search has seen, the explanation keeps the label; not among its calls."""
+    target = replace(explanation.target, floor=0.0)
+    sampler = RandomBackgrounds(explanation.view, explanation.origin.request.seed)
+    problem = Problem(explanation.view, explanation.backgrounds, target, sampler=sampler)
+    search = transfer(explanation.visible, first=HELD_OUT, count=HELD_OUT_COUNT)
+    return Engine(classifier).run(problem, search).result

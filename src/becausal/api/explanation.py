@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from becausal.api.saved import read_explanation
 from becausal.api.verifying import verify
@@ -17,8 +18,8 @@ from becausal.core.files import write_files
 from becausal.core.text import one_line
 from becausal.images.backgrounds import BackgroundSpec
 from becausal.render import figures, report
-from becausal.render.limits import describe_stop
-from becausal.render.wording import as_text, describe_set, format_count, headline
+from becausal.render.numbers import format_count
+from becausal.render.wording import as_text, describe_set, describe_stop, headline
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,8 +38,7 @@ class Explanation(ExplanationRecord):
 
         Args:
             model: The model to ask, as in `explain`.
-            backgrounds: The folder or function that the random backgrounds of the level "any" came from, if they were not
-                our own.
+            backgrounds: The folder or function that the random backgrounds came from, if they were not our own.
             image: The image that was explained, if its file has moved or it was not a file.
         """
         return verify(self, model, backgrounds=backgrounds, image=image)
@@ -53,7 +53,7 @@ class Explanation(ExplanationRecord):
         if self.others:
             lines += [f"explanation {number}: {describe_set(found)}" for number, found in enumerate(self.sets, start=1)]
         else:
-            lines += [f"level {level.name}: {describe_set(level)}" for level in reversed(self.levels)]
+            lines += [f"{level.name}: {describe_set(level)}" for level in reversed(self.levels)]
         lines.append(f"{format_count(self.calls, 'model call')} by {self.origin.method}")
         lines += [describe_stop(self)] if self.stopped_by != "finished" else []
         return "\n".join(one_line(line) for line in [*lines, *(f"note: {note}" for note in self.notes)])
@@ -63,19 +63,23 @@ class Explanation(ExplanationRecord):
 
     def files(self, *, render: bool = True) -> dict[str, bytes]:
         """The files that `save` writes, by name; without `render` only the record and the arrays, which `load` reads."""
-        arrays = BytesIO()
-        np.savez_compressed(
-            arrays,
-            visible=self.visible,
-            responsibility=self.responsibility,
-            view=self.view,
-            backgrounds=np.stack(self.backgrounds),
-            levels=np.stack([level.visible for level in self.levels]),
-            others=np.array([other.visible for other in self.others], bool).reshape(-1, *self.visible.shape),
-        )
+        arrays: dict[str, NDArray[Any]] = {
+            "visible": self.visible,
+            "responsibility": self.responsibility,
+            "view": self.view,
+            "backgrounds": np.stack(self.backgrounds),
+            "levels": np.stack([level.visible for level in self.levels]),
+            "others": np.array([other.visible for other in self.others], bool).reshape(-1, *self.visible.shape),
+        }
+        if self.zones is not None:
+            arrays["zones"] = self.zones
+        if self.against is not None:
+            arrays["against"] = self.against.visible
+        packed = BytesIO()
+        np.savez_compressed(packed, allow_pickle=False, **arrays)
         made = {
             "explanation.json": (json.dumps(self.record(), indent=2) + "\n").encode("utf-8"),
-            "arrays.npz": arrays.getvalue(),
+            "arrays.npz": packed.getvalue(),
         }
         if not render:
             return made

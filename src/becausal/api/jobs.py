@@ -1,57 +1,68 @@
-"""One image on its way: read, viewed, classified, searched, made an Explanation."""
+"""Requests become searches, and what a search finds becomes an Explanation: each image on its way through the engine."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
+from math import isnan, nan
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from becausal.api.explanation import Explanation
-from becausal.api.fill_advice import suggest_fills
 from becausal.api.origins import make_origin
-from becausal.api.target_choice import check_method, make_target, score_of
+from becausal.api.target_choice import check_method, describe_low, make_target
 from becausal.core.boxes import describe_far
-from becausal.core.checks import ANY
-from becausal.core.contracts import Classifier, Pixels, Search
-from becausal.core.errors import BecausalError, FillError, TwinError
+from becausal.core.contracts import Classifier, Pixels, Search, Twin
+from becausal.core.errors import BecausalError, FillError, MissingExtraError, TwinError
 from becausal.core.explanation import NamedScore
 from becausal.core.problem import Explainer, Problem
-from becausal.core.progress import Failure, Status
-from becausal.core.request import Request
+from becausal.core.request import LEAST_CALLS, Request
+from becausal.core.stats import Failure, Status
 from becausal.core.text import one_line
-from becausal.core.twins import Twin
 from becausal.core.version import versions
 from becausal.engine.engine import Engine
-from becausal.engine.memory import require_memory, total_memory
-from becausal.engine.running import Job, Outcome, SharedAnswers
+from becausal.engine.running import Job, Outcome, SharedAnswers, require_memory, total_memory
 from becausal.images.backgrounds import Backgrounds, make_backgrounds
-from becausal.images.fills import make_background
+from becausal.images.fills import FILLS, USUAL, make_background
 from becausal.images.loading import InputImage, View, load_image, make_view, peek_size, read_like, shown_original
 from becausal.methods import make_explainer
 from becausal.methods.costs import check_cost
 from becausal.search.budget import Budget
-from becausal.search.confirming import Plan
 from becausal.search.drive import BudgetedRun
-from becausal.search.explaining import search_explanation
+from becausal.search.explaining import Plan, search_explanation
 from becausal.search.pipeline import SearchResult
 from becausal.search.twins import compare_twin
 
-R = TypeVar("R")
+Found = SearchResult | BecausalError  # what a search returns
 
 GUIDED = "guided the search; every claim and every score is of the model itself"
+REPEATED = "a faster stand-in of the model gave another answer than the model, so the search was repeated"
+MOST_FILLS = 7  # evaluated to find one that would work, where a fill is refused
+MORE = 0.9  # of the confidence: what can be asked for where nothing less is lost
 
 
-@dataclass(frozen=True, eq=False)
+class Tried(NamedTuple):
+    """The fully masked image under a fill. holds, confidence: of the target; top: the top label, and its confidence."""
+
+    background: Pixels
+    holds: bool
+    confidence: float
+    top: tuple[int, float]
+
+
+@dataclass(eq=False)
 class ImageJob:
-    """One image that waits to be explained: what it shows is known once the model has seen the whole view.
+    """One image that waits for the model's answer to its whole view, which starts it: there is a target then, and a search.
 
-    extra_calls: of searches that were given up. may_be_guided: by a twin of the model.
+    extra_calls: of searches that were given up. may_be_guided: by a twin of the model. chooses_fill: whether another fill
+    may be taken than that of the request (`Request.chooses_fill`). is_shared: whether its backgrounds are those of the other
+    jobs of the image. started: None while it waits.
     """
 
     image: InputImage
@@ -65,34 +76,39 @@ class ImageJob:
     extra_calls: int = 0
     notes: tuple[str, ...] = ()
     may_be_guided: bool = True
+    chooses_fill: bool = False
+    is_shared: bool = True
+    started: "StartedJob | None" = None
 
-    def start(self, scores: NDArray[Any]) -> "StartedJob":
-        """The job with its target, given the model's answer to the whole view: scores (1, classes), or a label (1,)."""
-        # Only now: what a function's output means, and its labels, may be known from its first answer on.
-        classifier, has_scores = self.engine.classifier, scores.ndim > 1
-        target = make_target(self.request, classifier.info, scores, self.view.frame)
-        check_method(self.explainer, classifier.info)
-        confidence = score_of(target, scores)
-        shares = self.request.shares if has_scores else ()
-        floors = tuple(share * confidence for share in shares) if len(shares) > 1 else ()
-        self.run.floor = floors[-1] if floors else 0.0
+    def start(self, scores: NDArray[Any]) -> tuple[Problem, Search[Found]]:
+        """The problem and its search, given the model's answer to the whole view: scores (1, classes), or a label (1,)."""
+        classifier = self.engine.classifier
+        info, has_scores = classifier.info, scores.ndim > 1
+        target = make_target(self.request, info, scores, self.view.frame)
+        check_method(self.explainer, info)
+        confidence = float(target.judge(scores).confidence[0])
+        floor = self.request.share * confidence if has_scores else 0.0
+        self.run.floor = floor
         twin = self.engine.find_twin() if self.may_be_guided and has_scores else None
         problem = Problem(
             self.view.pixels, self.backgrounds, target, has_scores, classifier,
-            floors=floors, sampler=self.sampler, is_guided=twin is not None,
+            floor=floor, holds=self.request.share_held, sampler=self.sampler, is_guided=twin is not None,
         )  # fmt: skip
-        return StartedJob(self, problem, confidence, np.array(scores[0]), twin)
-
-    def repeated(self, error: TwinError, calls: int) -> Self:
-        """The same job after a twin gave another answer than the model. calls: what the first search has cost."""
-        note = "a faster stand-in of the model gave another answer than the model, so the search was repeated"
-        run = BudgetedRun(self.view.grid, price=self.run.price)
-        return replace(self, run=run, extra_calls=self.extra_calls + calls, notes=(note,), may_be_guided=error.is_wrong)
+        self.started = StartedJob(self, problem, confidence, np.array(scores[0]), twin)
+        request, most = self.request, self.request.max_calls
+        if most is not None and self.extra_calls:
+            request = replace(request, max_calls=max(LEAST_CALLS, most - self.extra_calls))
+        plan = Plan(
+            problem=problem, explainer=self.explainer, request=request, run=self.run, confidence=confidence,
+            info=info, batch_size=self.engine.calls.batch_size, interrupt=self.engine.interrupt,
+        )  # fmt: skip
+        search = search_explanation(plan)
+        return problem, search if twin is None else compare_twin(search, twin.tolerance)
 
 
 @dataclass(frozen=True, eq=False)
 class StartedJob:
-    """One image whose label is known. whole: the model's answer to the whole view, scores (classes,) or a label."""
+    """An image whose search has begun. whole: the model's answer to the whole view, scores (classes,) or a label."""
 
     job: ImageJob
     problem: Problem
@@ -100,54 +116,99 @@ class StartedJob:
     whole: NDArray[Any]
     twin: Twin | None
 
-    def search(self) -> Search[SearchResult | BecausalError]:
-        """The search for the explanation."""
-        job = self.job
-        plan = Plan(
-            problem=self.problem, explainer=job.explainer, request=job.request, run=job.run, confidence=self.confidence,
-            info=job.engine.classifier.info, batch_size=job.engine.calls.batch_size, interrupt=job.engine.interrupt,
-        )  # fmt: skip
-        search = search_explanation(plan)
-        return search if self.twin is None else compare_twin(search, self.twin.tolerance)
-
-    def advise(self, error: BecausalError) -> BecausalError:
-        """The error; where it refuses the fill, with the fills that would work."""
-        if not isinstance(error, FillError):
-            return error
-        job = self.job
-        rng = np.random.default_rng([job.request.seed, 1])
-        make = partial(_make_background, view=job.view, classifier=job.engine.classifier, rng=rng)
-        return suggest_fills(error, self.problem, job.request, job.engine, make)
-
     def finish(self, result: SearchResult, outcome: Outcome[Any]) -> Explanation:
-        """The explanation."""
-        job, problem, target = self.job, self.problem, self.problem.target
-        info = job.engine.classifier.info
+        """The explanation, from what the search has found and what it has cost."""
+        job, problem, info = self.job, self.problem, self.job.engine.classifier.info
+        target = problem.target
         failed = () if outcome.error is None else (one_line(outcome.error),)
-        far = describe_far(target.box, job.view.grid)
+        far = (*describe_far(target.box, job.view.grid), *describe_low(target, info, self.confidence))
         guided = () if self.twin is None else (f"{self.twin.name} {GUIDED}",)
-        is_any = result.levels[-1].name == ANY
         return Explanation(
-            label=info.name_of(problem.label_id),
-            label_id=problem.label_id,
-            confidence=self.confidence,
-            target=replace(target, floor=problem.floors[-1]) if problem.floors and not is_any else target,
-            levels=result.levels,
-            visible=result.visible,
-            responsibility=result.saliency,
-            checks=result.checks,
+            label=info.name_of(problem.label_id), label_id=problem.label_id, confidence=self.confidence,
+            target=replace(target, floor=problem.floor),
+            levels=result.levels, visible=result.visible, responsibility=result.saliency, checks=result.checks,
+            others=result.others, zones=result.zones, against=result.against,
             stopped_by=outcome.stopped_by if failed else job.run.stopped_by or outcome.stopped_by,
             stats=replace(outcome.stats, calls=outcome.stats.calls + job.extra_calls),
             origin=make_origin(job.image, info, job.request, job.explainer, job.view.grid, versions()),
-            view=job.view.pixels,
-            backgrounds=job.backgrounds,
-            frame=job.view.frame,
+            view=job.view.pixels, backgrounds=job.backgrounds, frame=job.view.frame,
             original=shown_original(job.image, job.view.frame),
-            others=result.others,
             top=None if target.box is not None else NamedScore.of(info, self.whole),
             rival=None if target.against is None else NamedScore.of(info, self.whole, target.against),
+            runner_up=None if target.box is not None else NamedScore.next_to(info, self.whole, target.label_id),
+            # What it failed with comes last: `find_failure` reads it there.
             notes=(*job.image.notes, *info.notes, *far, *job.notes, *guided, *result.notes, *failed),
-        )
+        )  # fmt: skip
+
+    def refuse(self, error: BecausalError, spent: int) -> "BecausalError | ImageJob":
+        """The error, or the job with another fill; where the only fill is refused, the error says what can be done.
+
+        spent: calls of the search.
+        """
+        job, info = self.job, self.job.engine.classifier.info
+        if not isinstance(error, FillError) or len(job.request.fills) > 1:
+            return error
+        (own,) = job.request.fills
+        most = job.request.max_calls
+        may_choose = job.chooses_fill and (most is None or most >= spent + MOST_FILLS + LEAST_CALLS)
+        tried: dict[str, Tried] = {}
+        try:
+            for fill in [*[name for name in FILLS if name != own][: MOST_FILLS - 1], own]:
+                with suppress(FillError, MissingExtraError):  # inpaint is not for signals, and needs a library
+                    tried[fill] = found = self._try_fill(fill)
+                    if may_choose and not found.holds:
+                        return self._refill(fill, found.background, spent + len(tried))
+        except KeyboardInterrupt:
+            job.engine.interrupt()
+            return error
+        except BecausalError:  # the model failed
+            return error
+        advice = self._advise(own, tried)
+        if self.problem.target.box is not None:
+            return FillError(f"the detector still finds this box in the fully masked image (fill {own}): {advice}")
+        label_id, score = tried[own].top
+        label = info.name_of(label_id) + ("" if isnan(score) else f" (confidence {score:.2f})")
+        fact = "fully masked image already has this label"
+        if label_id != self.problem.label_id:  # one of the top k, or ahead of its rival
+            fact = "target already holds on the fully masked image"
+        return FillError(f"the {fact}: under the fill {own} it is {label}, so there is nothing to explain; {advice}")
+
+    def _try_fill(self, fill: str) -> "Tried":
+        """What the model answers to the fully masked image under a fill."""
+        job, problem = self.job, self.problem
+        rng = np.random.default_rng([job.request.seed, 1])
+        background = _make_background(fill, job.view, job.engine.classifier, rng)
+        scores = job.engine.evaluate(problem.view, background, np.zeros((1, *problem.grid), bool))
+        answers = problem.target.judge(scores)
+        top = int(scores[0] if scores.ndim == 1 else np.argmax(scores[0])) if scores.ndim < 3 else 0
+        score = float(scores[0, top]) if scores.ndim == 2 else nan
+        return Tried(background, bool(answers.holds[0]), float(answers.confidence[0]), (top, score))
+
+    def _refill(self, fill: str, background: Pixels, calls: int) -> ImageJob:
+        """The job with another fill; the search is new. calls: so far."""
+        job, target = self.job, self.problem.target
+        (own,) = job.request.fills
+        found = "has this label" if target.top == 1 and target.against is None else "meets the target"
+        fact = f"the fully {own} image already {'has this box' if target.box is not None else found}"
+        return replace(
+            job, backgrounds=(background,), request=replace(job.request, fills=(fill,)), chooses_fill=False, is_shared=False,
+            run=BudgetedRun(job.view.grid, price=job.run.price), extra_calls=job.extra_calls + calls, started=None,
+            notes=(*job.notes, f"{fact}, so masked pixels become {fill}: set another fill with --fill"),
+        )  # fmt: skip
+
+    def _advise(self, own: str, tried: "dict[str, Tried]") -> str:
+        """What can be asked instead, in words, where there is nothing to explain under the fill `own`."""
+        if working := [f"--fill {fill}" for fill, found in tried.items() if not found.holds]:
+            return f"use {' or '.join(working)}"
+        asks, output = [], self.job.engine.classifier.info.output
+        # Where this share of the confidence is lost with all pixels masked, there is something to explain.
+        lost = [fill for fill, found in tried.items() if found.confidence < MORE * self.confidence]
+        if lost and (self.job.request.confidence or 0.0) < MORE:
+            fill = "" if own in lost or self.job.chooses_fill else f" --fill {lost[0]}"
+            asks.append(f"for most of the confidence with --confidence {MORE}{fill}")
+        asks += {"multilabel": ["for another label with --target"], "boxes": ["for another box with --box"]}.get(output, [])
+        ask = f"ask {' or '.join(asks)}, and see" if asks else "the model hardly depends on the pixels, see"
+        return f"none of the built-in fills would work either: {ask} `becausal inspect` for what it says of the image"
 
 
 def explain_here(
@@ -155,16 +216,16 @@ def explain_here(
     classifier: Classifier,
     *,
     request: Request,
-    function: Callable[[Explanation | Failure], R],
+    function: Callable[[Explanation | Failure], Any] | None = None,
     batch_size: int | None = None,
     width: int | None = None,
     progress: Callable[[Status], None] | None = None,
-) -> Iterator[tuple[int, R]]:
-    """Explain images in this process; yield what `function` makes of each answer, with the number of its image."""
-    engine = Engine(classifier, batch_size=batch_size)
+) -> Iterator[tuple[int, Any]]:
+    """Explain images in this process; yield each answer, or what `function` makes of it, with the number of its image."""
     work = ((image, request) for image in images)
-    for number, answer in ImageQueue(work, engine, progress).run(Budget.of(request), width=width):
-        yield number, function(answer)
+    queue = ImageQueue(work, Engine(classifier, batch_size=batch_size), progress)
+    for number, answer in queue.run(Budget.of(request), width=width):
+        yield number, answer if function is None else function(answer)
 
 
 class ImageQueue:
@@ -186,34 +247,53 @@ class ImageQueue:
         self._progress = progress
         self._shared = shared
         self._again: deque[tuple[int, ImageJob]] = deque()
-        self._indices = count()  # of the engine: one for each search, also for one that is repeated
+        # The engine numbers what it draws from here (`run_many`), and this counts along: a search that is repeated has a
+        # number of its own, and its outcomes are told apart.
+        self._indices = count()
         self._taken: dict[int, tuple[int, ImageJob | Failure]] = {}  # by index, with the number of the image
-        self._started: dict[int, StartedJob] = {}  # by index
 
     def run(self, budget: Budget, *, width: int | None = None) -> Iterator[tuple[int, Explanation | Failure]]:
         """Explain the images, `width` of them at a time; yield each answer with its number. budget: of each of them."""
-        self._engine.watch = self._watch
+
+        def watch(index: int, calls: int) -> None:
+            number, job = self._taken[index]
+            if self._progress is not None and isinstance(job, ImageJob):
+                name, run, most = job.image.name, job.run, job.request.max_calls
+                size = run.pixels / run.visible.size
+                self._progress(Status(name, number, run.stage, calls, most, size, run.visible))
+
+        self._engine.watch = watch
+        # The engine draws jobs from `__next__` below, while this loop takes what is done and may put a job back.
         for outcome in self._engine.run_many(self, max_calls=budget.engine_limit, width=width):
             number, job = self._taken.pop(outcome.index)
-            started = self._started.pop(outcome.index, None)
             error = outcome.result if isinstance(outcome.result, BecausalError) else outcome.error
             if isinstance(job, Failure):
                 yield number, job
-            elif isinstance(error, TwinError):
+                continue
+            started, job.started = job.started, None  # they know each other: without this, their arrays would wait for `gc`
+            if isinstance(error, TwinError):
                 if error.is_wrong:
                     self._engine.calls.drop_twin()
-                self._again.append((number, job.repeated(error, outcome.stats.calls)))
-            elif started is not None and isinstance(outcome.result, SearchResult):
+                again = replace(
+                    job, run=BudgetedRun(job.view.grid, price=job.run.price), notes=(REPEATED,),
+                    extra_calls=job.extra_calls + outcome.stats.calls, may_be_guided=error.is_wrong,
+                )  # fmt: skip
+                self._again.append((number, again))
+            elif isinstance(outcome.result, SearchResult) and started is not None:
                 yield number, started.finish(outcome.result, outcome)
             elif error is not None:
-                yield number, Failure(job.image.name, error if started is None else started.advise(error))
-        if self._again:
+                answer = error if started is None else started.refuse(error, outcome.stats.calls)
+                if isinstance(answer, ImageJob):
+                    self._again.append((number, answer))
+                else:
+                    yield number, Failure(job.image.name, answer)
+        if self._again:  # only Ctrl-C ends the run before what was put back: of that image nothing is known
             raise KeyboardInterrupt
 
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Job[SearchResult | BecausalError] | BecausalError:
+    def __next__(self) -> Job[Found] | BecausalError:
         """The next job. After the last one there may be another later, when a search is to be repeated."""
         if self._again:
             number, job = self._again.popleft()
@@ -222,48 +302,41 @@ class ImageQueue:
             try:
                 job = prepare(image, self._engine, request)
             except BecausalError as error:
-                self._taken[next(self._indices)] = number, Failure(_name(image), error)
+                name = str(image) if isinstance(image, (str, PathLike)) else "array"
+                self._taken[next(self._indices)] = number, Failure(name, error)
                 return error
-        index = next(self._indices)
-        self._taken[index] = number, job
-        return Job(job.view.pixels, job.backgrounds, partial(self._start, index, job), self._shared)
-
-    def _start(
-        self, index: int, job: ImageJob, scores: NDArray[Any]
-    ) -> tuple[Problem, Search[SearchResult | BecausalError]]:
-        started = self._started[index] = job.start(scores)
-        return started.problem, started.search()
-
-    def _watch(self, index: int, calls: int) -> None:
-        if self._progress is not None:
-            number, job = self._taken[index][0], self._started[index].job
-            run, size = job.run, job.run.pixels / job.run.visible.size
-            self._progress(Status(job.image.name, number, run.stage, calls, job.request.max_calls, size, run.visible))
+        self._taken[next(self._indices)] = number, job
+        return Job(job.view.pixels, job.backgrounds, job.start, self._shared if job.is_shared else None)
 
 
 def prepare(image: Any, engine: Engine, request: Request) -> ImageJob:
     """The image read, its view and its backgrounds made, the method chosen. Raises BecausalError for what cannot be."""
-    classifier = engine.classifier
+    classifier, chooses_fill = engine.classifier, request.chooses_fill
+    if chooses_fill:
+        request = replace(request, fills=(USUAL,), holds=request.share_held)
     info = classifier.info
     if info.geometry is None and isinstance(image, (str, PathLike)) and (size := peek_size(Path(image))) is not None:
         require_memory(Path(image).name, (*size, 3), 1, engine.calls)  # before it is decoded
     source = image if isinstance(image, InputImage) else load_image(image)
     shape = source.pixels.shape if info.geometry is None else (*info.geometry.grid, info.channels or 3)
-    require_memory(source.name, shape, source.pixels.itemsize, engine.calls, has_draws=request.holds is not None)
+    require_memory(source.name, shape, source.pixels.itemsize, engine.calls, has_draws=True)
     view = view_of(source, classifier)
-    rng = np.random.default_rng([request.seed, 1])
+    rng = np.random.default_rng([request.seed, 1])  # of fills; methods take `seed`
     backgrounds = tuple(_make_background(fill, view, classifier, rng) for fill in request.fills)
     method = request.method
     explainer = make_explainer(method, request.options) if isinstance(method, str) else method
     check_cost(explainer, view.grid, memory=total_memory() / 2)
     explainer = request.within(view.grid).configure(explainer)
     run = BudgetedRun(view.grid, price=Budget.of(request).price)
-    sampler = None
-    if request.holds is not None:
-        read_image = partial(read_like, view.pixels, geometry=info.geometry, channels=info.channels)
-        sampler = make_backgrounds(request.backgrounds, view.pixels, request.seed, read_image)
-    is_plain = request.max_calls is None and not request.contrast  # a limit is on what the model itself is asked
-    return ImageJob(source, view, backgrounds, explainer, request, engine, run, sampler, may_be_guided=is_plain)
+    read_image = partial(read_like, view.pixels, geometry=info.geometry, channels=info.channels)
+    sampler = make_backgrounds(request.backgrounds, view.pixels, request.seed, read_image)
+    # A limit is on what the model itself is asked; and what a twin found is confirmed to be sufficient and minimal, which is
+    # not all that `contrast` asks (`confirm_minimal`).
+    is_plain = request.max_calls is None and not request.contrast
+    return ImageJob(
+        source, view, backgrounds, explainer, request, engine, run, sampler,
+        may_be_guided=is_plain, chooses_fill=chooses_fill,
+    )  # fmt: skip
 
 
 def _make_background(fill: str, view: View, classifier: Classifier, rng: np.random.Generator) -> Pixels:
@@ -273,7 +346,3 @@ def _make_background(fill: str, view: View, classifier: Classifier, rng: np.rand
 def view_of(image: InputImage, classifier: Classifier) -> View:
     """The image as the classifier sees it."""
     return make_view(image, classifier.info.geometry, channels=classifier.info.channels)
-
-
-def _name(image: Any) -> str:
-    return str(image) if isinstance(image, str) or hasattr(image, "__fspath__") else "array"

@@ -1,20 +1,17 @@
 """Where an answer came from: what a record holds so that it can be verified and repeated from any folder."""
 
-import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from becausal.core.contracts import Grid, ModelInfo
 from becausal.core.errors import InputError
 from becausal.core.explanation import Origin
-from becausal.core.files import open_regular
 from becausal.core.problem import Explainer
 from becausal.core.request import Request
-from becausal.images.loading import InputImage
+from becausal.images.loading import InputImage, digest_file
 from becausal.methods import options_of
 
 _FILL = "image:"  # a fill that is a file
@@ -23,28 +20,55 @@ _FILL = "image:"  # a fill that is a file
 def make_origin(
     image: InputImage, info: ModelInfo, request: Request, explainer: Explainer, grid: Grid, versions: Mapping[str, str]
 ) -> Origin:
-    """The origin of an explanation.
+    """The origin of an explanation, with the hashes of the files that were read.
 
     Paths are recorded as absolute ones where the image is a file. Otherwise (an array, or an upload to the page) they are
     recorded as they were given: the command cannot be repeated anyway, and the path of a server's files is private.
     """
-    files = _Files(is_absolute=image.path is not None)
+    files: dict[str, dict[str, str]] = {}
     if image.path is not None:
-        files.found["image"] = {"path": image.path, "sha256": image.sha256}
+        files["image"] = {"path": image.path, "sha256": image.sha256}
+
+    def place(path: str | Path) -> str:
+        return os.path.abspath(path) if image.path is not None else str(path)
+
+    def add(role: str, path: str | Path) -> None:
+        if (digest := hash_file(path)) is not None:
+            files[role] = {"path": place(path), "sha256": digest}
+
+    spec, file = info.spec, model_file(info.spec)
+    prefix = "detect:" if spec.startswith("detect:") else ""
+    kind, _, target = spec.removeprefix(prefix).partition(":")
+    if file is not None and file.exists():
+        spec = spec.replace(str(file), place(file), 1)
+    elif kind == "hf" and Path(target).is_dir():
+        spec = f"{prefix}hf:{place(target)}"
+    loading = dict(info.loading)
+    labels, preprocess = loading.get("labels"), loading.get("preprocess")
+    if isinstance(labels, str):  # class names in the place of their file
+        add("labels", labels)
+        loading["labels"] = list(info.labels) if info.labels is not None else place(labels)
+    if isinstance(preprocess, str) and preprocess.endswith(".toml"):
+        loading["preprocess"] = place(preprocess)
+    if (toml := toml_file(info.spec, preprocess)) is not None and toml.is_file():
+        add("toml", toml)
+    fills = []
+    for fill in request.fills:
+        path = fill.removeprefix(_FILL)
+        fills.append(_FILL + place(path) if fill.startswith(_FILL) else fill)
+        if fill.startswith(_FILL):
+            add(fills[-1], path)
     return Origin(
-        image=image.name,
-        image_sha256=image.sha256,
-        model=files.place_spec(info.spec),
-        model_sha256=info.sha256,
-        preprocess=f"{info.geometry or 'as it is'}; {info.normalisation}",
-        loading=files.place_loading(info),
-        request=replace(request, fills=tuple(files.place_fill(fill) for fill in request.fills)),
-        method=explainer.name,
-        options=options_of(explainer),
-        grain=request.grain_for(explainer, grid),
-        versions=versions,
-        files=files.found,
-    )
+        image=image.name, image_sha256=image.sha256, model=spec, model_sha256=info.sha256,
+        preprocess=describe_preprocessing(info), loading=loading, request=replace(request, fills=tuple(fills)),
+        method=explainer.name, options=options_of(explainer), grain=request.grain_for(explainer, grid),
+        versions=versions, files=files,
+    )  # fmt: skip
+
+
+def describe_preprocessing(info: ModelInfo) -> str:
+    """How images become the model's input, as records say it."""
+    return f"{info.geometry or 'as it is'}; {info.normalisation}"
 
 
 def model_file(spec: str) -> Path | None:
@@ -71,8 +95,7 @@ def toml_file(spec: str, preprocess: Any) -> Path | None:
 def hash_file(path: str | Path) -> str | None:
     """The sha256 of a regular file; None if there is none, or it cannot be read."""
     try:
-        state = os.stat(path)
-        return _hash(str(path), state.st_mtime_ns, state.st_size, state.st_ino)
+        return digest_file(path)
     except (OSError, ValueError, InputError):
         return None
 
@@ -80,55 +103,3 @@ def hash_file(path: str | Path) -> str | None:
 def is_remote(path: str | Path) -> bool:
     """Whether opening a path would call another machine, on Windows."""
     return str(path).startswith(("//", "\\\\"))
-
-
-@lru_cache(maxsize=64)
-def _hash(path: str, *_state: int) -> str:
-    with open_regular(Path(path)) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-class _Files:
-    """Replaces paths in records and collects the files that were read, by their role."""
-
-    def __init__(self, *, is_absolute: bool) -> None:
-        self._is_absolute = is_absolute
-        self.found: dict[str, dict[str, str]] = {}
-
-    def place(self, path: str | Path) -> str:
-        """The path as it is recorded."""
-        return os.path.abspath(path) if self._is_absolute else str(path)
-
-    def place_spec(self, spec: str) -> str:
-        """The specification with the path as it is recorded."""
-        file = model_file(spec)
-        if file is not None and file.exists():
-            return spec.replace(str(file), self.place(file), 1)
-        prefix = "detect:" if spec.startswith("detect:") else ""
-        kind, _, target = spec.removeprefix(prefix).partition(":")
-        return f"{prefix}hf:{self.place(target)}" if kind == "hf" and Path(target).is_dir() else spec
-
-    def place_loading(self, info: ModelInfo) -> dict[str, Any]:
-        """The loading options, with class names in the place of their file."""
-        loading = dict(info.loading)
-        labels, preprocess = loading.get("labels"), loading.get("preprocess")
-        if isinstance(labels, str):
-            self._add("labels", labels)
-            loading["labels"] = list(info.labels) if info.labels is not None else self.place(labels)
-        if isinstance(preprocess, str) and preprocess.endswith(".toml"):
-            loading["preprocess"] = self.place(preprocess)
-        if (toml := toml_file(info.spec, preprocess)) is not None and toml.is_file():
-            self._add("toml", toml)
-        return loading
-
-    def place_fill(self, fill: str) -> str:
-        """The fill with the path as it is recorded."""
-        if not fill.startswith(_FILL):
-            return fill
-        placed = _FILL + self.place(fill.removeprefix(_FILL))
-        self._add(placed, fill.removeprefix(_FILL))
-        return placed
-
-    def _add(self, role: str, path: str | Path) -> None:
-        if (digest := hash_file(path)) is not None:
-            self.found[role] = {"path": self.place(path), "sha256": digest}

@@ -1,11 +1,12 @@
 """What an explanation is about: the target that a request and the model's answer to the whole view determine."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.boxes import FoundBox, nearest_box, read_boxes
+from becausal.core.boxes import nearest_box, read_boxes
 from becausal.core.contracts import ModelInfo
 from becausal.core.errors import ModelError, OptionError, TargetError
 from becausal.core.frames import Frame
@@ -13,6 +14,8 @@ from becausal.core.problem import Explainer
 from becausal.core.request import Request
 from becausal.core.targets import Target
 from becausal.models.labels import find_label
+
+SHARE = 0.5  # of its own score, that a label below the threshold of a multi-label model keeps
 
 
 def make_target(request: Request, info: ModelInfo, answer: NDArray[Any], frame: Frame) -> Target:
@@ -29,47 +32,53 @@ def make_target(request: Request, info: ModelInfo, answer: NDArray[Any], frame: 
     against = None if request.against is None else find_label(request.against, info.known_labels, classes)
     if answer.ndim == 1 and (request.confidence or request.top > 1 or against is not None):
         raise TargetError("this model returns labels only: confidence, top and against cannot be used with it")
-    floor = 0.0 if request.confidence is None else request.confidence * float(answer[0, label_id])
-    threshold = 0.5 if info.output == "multilabel" else None
-    return Target(label_id, top=request.top, floor=floor, threshold=threshold, against=against)
+    target = Target(label_id, top=request.top, against=against)
+    if info.output != "multilabel" or request.top > 1 or against is not None:  # these compare it with other labels only
+        return target
+    score = float(answer[0, label_id])
+    if score >= info.threshold or not score > 0.0:
+        return replace(target, threshold=info.threshold)
+    share = request.confidence or SHARE
+    return replace(target, threshold=share * score, share=share)
+
+
+def describe_low(target: Target, info: ModelInfo, confidence: float) -> tuple[str, ...]:
+    """That a label is not present by the model's own threshold, and what counts as keeping it instead; empty elsewhere."""
+    if target.share is None or target.threshold is None:
+        return ()
+    low = f"{info.name_of(target.label_id)} scores {confidence:.3g}, below the threshold of {info.threshold:g}"
+    kept = f"it counts as kept from {100 * target.share:g} % of its own score on ({target.threshold:.3g})"
+    return (f"{low}, so {kept}: set another share with --confidence, or the threshold with --threshold",)
 
 
 def _make_box_target(request: Request, info: ModelInfo, row: NDArray[Any], frame: Frame) -> Target:
-    """The box that is explained must still be found."""
+    """The box that a request means must still be found. Raises TargetError that says which boxes there are instead."""
     if request.top > 1 or request.against is not None:
         raise TargetError("top and against compare the labels of a classifier: they cannot be used with a detector")
-    found = choose_box(request, info, row, frame)
-    floor = 0.0 if request.confidence is None else request.confidence * found.score
-    return Target(found.label_id, floor=floor, threshold=info.threshold, box=found.box)
-
-
-def choose_box(request: Request, info: ModelInfo, row: NDArray[Any], frame: Frame) -> FoundBox:
-    """The box that a request means, of the boxes in one image.
-
-    Raises:
-        TargetError: There is no such box; the message says which there are.
-    """
     found = read_boxes(row, info.threshold)
     if not found:
         best = read_boxes(row)[:1]
         nearest = f"; the best candidate is {info.name_of(best[0].label_id)} ({best[0].score:.2f})" if best else ""
         raise TargetError(f"the detector finds no box with a score of at least {info.threshold:g} in this image{nearest}")
+    wanted = None if request.target is None else find_label(request.target, info.known_labels, None)
+    own = [one for one in found if wanted in (None, one.label_id)]
     if isinstance(request.box, int):
         if request.box > len(found):
             boxes = "1 box" if len(found) == 1 else f"{len(found)} boxes"
             raise TargetError(f"there is no box {request.box}: the detector finds {boxes} in this image")
-        return _checked(found[request.box - 1], request, info)
-    if request.target is not None:
-        wanted = find_label(request.target, info.known_labels, None)
-        own = [one for one in found if one.label_id == wanted]
-        if not own:
-            names = ", ".join(dict.fromkeys(info.name_of(one.label_id) for one in found))
-            raise TargetError(f"the detector finds no {info.name_of(wanted)} in this image; it finds {names}")
-        found = own
-    if request.box is None:
-        return found[0]
-    left, top, right, bottom = (float(side) for side in request.box.split(","))
-    return found[nearest_box(found, frame.box_from_original((left, top, right, bottom)))]
+        box = found[request.box - 1]
+        if box not in own:
+            name = info.name_of(box.label_id)
+            raise TargetError(f"box {request.box} is {name}, not {request.target}: give one of the two")
+    elif wanted is not None and not own:
+        names = ", ".join(dict.fromkeys(info.name_of(one.label_id) for one in found))
+        raise TargetError(f"the detector finds no {info.name_of(wanted)} in this image; it finds {names}")
+    elif request.box is None:
+        box = own[0]
+    else:
+        left, top, right, bottom = (float(side) for side in request.box.split(","))
+        box = own[nearest_box(own, frame.box_from_original((left, top, right, bottom)))]
+    return Target(box.label_id, threshold=info.threshold, box=box.box)
 
 
 def number_boxes(request: Request, info: ModelInfo, row: NDArray[Any]) -> list[int]:
@@ -77,13 +86,6 @@ def number_boxes(request: Request, info: ModelInfo, row: NDArray[Any]) -> list[i
     label_id = None if request.target is None else find_label(request.target, info.known_labels, None)
     found = read_boxes(row, info.threshold)
     return [number for number, one in enumerate(found, start=1) if label_id in (None, one.label_id)]
-
-
-def _checked(found: FoundBox, request: Request, info: ModelInfo) -> FoundBox:
-    """The box, if it has the label that was asked for, too."""
-    if request.target is not None and find_label(request.target, info.known_labels, None) != found.label_id:
-        raise TargetError(f"box {request.box} is {info.name_of(found.label_id)}, not {request.target}: give one of the two")
-    return found
 
 
 def check_method(explainer: Explainer, info: ModelInfo) -> None:
@@ -95,8 +97,3 @@ def check_method(explainer: Explainer, info: ModelInfo) -> None:
         raise ModelError(f"the method {explainer.name} needs the gradient of a class score, and this model is a detector")
     if explainer.needs == "scores" and info.output == "labels":
         raise ModelError(f"the method {explainer.name} needs scores, and this model returns labels only")
-
-
-def score_of(target: Target, answer: NDArray[Any]) -> float:
-    """The confidence in the target on the whole view; NaN without scores."""
-    return float(target.judge(answer).confidence[0])

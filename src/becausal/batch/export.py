@@ -1,9 +1,9 @@
-"""Exports a run as one CSV, Parquet or COCO file, written row by row."""
+"""Exports a run as one CSV, Parquet or COCO file, written row by row, or as a folder for FiftyOne."""
 
 import csv
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,33 +11,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.batch.index import COLUMNS, KINDS
-from becausal.batch.reading import BatchRun, IndexRow
-from becausal.batch.rows import corners_of
+from becausal.batch.fiftyone import write_fiftyone
+from becausal.batch.index import COLUMNS, KINDS, IndexRow, corners_of
+from becausal.batch.reading import BatchRun
 from becausal.core.errors import BecausalError, MissingExtraError, OptionError, OutputError
 from becausal.core.files import write_file
 from becausal.core.text import to_cell
-from becausal.scenes import encode_mask
+from becausal.scenes.dataset import encode_box, encode_mask
+from becausal.scenes.scene import box_of
 
 PAGE = 4096  # rows per row group of a Parquet file
+FOLDER = "fiftyone"  # the format that is a folder
 _TYPES = {"TEXT": "string", "INTEGER": "int64", "REAL": "float64"}
 
 
 def export_run(run: BatchRun, path: Path, form: str) -> int:
-    """Write a run as csv, parquet or coco; returns the number of rows. Raises OptionError and OutputError.
+    """Write a run as csv, parquet, coco or fiftyone; returns the number of rows. Raises OptionError and OutputError.
 
-    Explanations that cannot be read are left out, and noted in `run.unreadable`.
+    Explanations that cannot be read are left out, and noted in `run.unreadable`. path: a folder for fiftyone, else a file.
     """
+    if form == FOLDER:
+        return write_fiftyone(run, path)
     if form not in WRITERS:
-        raise OptionError(f"unknown format {form!r}: use one of {', '.join(WRITERS)}")
-    count = 0
-
-    def write(part: Path) -> None:
-        nonlocal count
-        count = WRITERS[form](run, part)
-
-    write_output(path, write)
-    return count
+        raise OptionError(f"unknown format {form!r}: use one of {', '.join((*WRITERS, FOLDER))}")
+    counts: list[int] = []
+    write_output(path, lambda part: counts.append(WRITERS[form](run, part)))
+    return counts[0]
 
 
 def write_output(path: Path, content: bytes | Callable[[Path], None]) -> None:
@@ -71,9 +70,9 @@ def write_parquet(run: BatchRun, path: Path) -> int:
     except ImportError:
         raise MissingExtraError("pyarrow", "parquet", "the format parquet") from None
     schema = pyarrow.schema([(name, getattr(pyarrow, _TYPES[KINDS[name]])()) for name in COLUMNS])
-    count = 0
+    rows, count = run.rows(), 0
     with parquet.ParquetWriter(path, schema) as writer:
-        for page in _pages(run):
+        while page := list(islice(rows, PAGE)):
             writer.write_table(pyarrow.Table.from_pylist(page, schema))
             count += len(page)
     return count
@@ -81,7 +80,13 @@ def write_parquet(run: BatchRun, path: Path) -> int:
 
 def write_coco(run: BatchRun, path: Path) -> int:
     """Each explanation as an annotation on its original image (run lengths, box, area, confidence); returns their number."""
-    categories = number_categories(run)
+    found = {(row["label_id"], row["label"]) for row in run.rows("state = 'done'")}
+    ids = Counter(number for number, _ in found)
+    if None not in ids and all(count == 1 for count in ids.values()):
+        categories = {(number, label): number for number, label in found}
+    else:  # some label has no id, or two share one: names are the identity, numbered in alphabetical order
+        numbers = {label: number for number, label in enumerate(sorted({label for _, label in found}), start=1)}
+        categories = {key: numbers[key[1]] for key in found}
     images: dict[int, dict[str, Any]] = {}
     count = others = 0
     with path.open("w", encoding="utf-8") as file:
@@ -110,27 +115,13 @@ def write_coco(run: BatchRun, path: Path) -> int:
     return count
 
 
-def number_categories(run: BatchRun) -> dict[tuple[int | None, str], int]:
-    """The COCO category of each (label_id, label) of a run.
-
-    That is the label's id where every label has one and no two labels share one. Otherwise names are the identity, and
-    are numbered from 1 in alphabetical order.
-    """
-    found = {(row["label_id"], row["label"]) for row in run.rows("state = 'done'")}
-    ids = Counter(number for number, _ in found)
-    if None not in ids and all(count == 1 for count in ids.values()):
-        return {(number, label): number for number, label in found if number is not None}
-    numbers = {label: number for number, label in enumerate(sorted({label for _, label in found}), start=1)}
-    return {key: numbers[key[1]] for key in found}
-
-
 def _annotate(row: IndexRow, image: int, category: int, mask: NDArray[np.bool_]) -> dict[str, Any]:
     """The annotation: `bbox` is that of the mask, as COCO demands; the explained box of a detector is in `detection`."""
-    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
-    box = [0, 0, 0, 0]
-    if rows.size:
-        left, top = int(columns[0]), int(rows[0])
-        box = [left, top, int(columns[-1]) - left + 1, int(rows[-1]) - top + 1]
+    detection: dict[str, Any] = {}
+    if (corners := corners_of(row)) is not None:
+        number = {} if row["box"] is None else {"number": row["box"]}
+        place = {"bbox": encode_box(corners), "label": row["label"], "score": row["confidence"]}
+        detection = {"detection": number | place}
     return {
         "id": row["id"] + 1,
         "image_id": image,
@@ -138,30 +129,14 @@ def _annotate(row: IndexRow, image: int, category: int, mask: NDArray[np.bool_])
         "iscrowd": 0,
         "score": row["confidence"],
         "area": int(mask.sum()),
-        "bbox": box,
+        "bbox": encode_box(box_of(mask)),
         "segmentation": encode_mask(mask),
-        **_describe_detection(row),
+        **detection,
     }
-
-
-def _describe_detection(row: IndexRow) -> dict[str, Any]:
-    """The box of a detector that was explained, with left, top, width and height as everywhere in COCO files."""
-    if (found := corners_of(row)) is None:
-        return {}
-    left, top, right, bottom = found
-    box = [left, top, right - left, bottom - top]
-    number = {} if row["box"] is None else {"number": row["box"]}
-    return {"detection": {**number, "bbox": box, "label": row["label"], "score": row["confidence"]}}
 
 
 def _to_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
-
-
-def _pages(run: BatchRun) -> Iterator[list[IndexRow]]:
-    rows = run.rows()
-    while page := list(islice(rows, PAGE)):
-        yield page
 
 
 WRITERS: dict[str, Callable[[BatchRun, Path], int]] = {"csv": write_csv, "parquet": write_parquet, "coco": write_coco}

@@ -1,4 +1,4 @@
-"""The index of a run: its tables, and what is accepted as a valid row or header.
+"""The index of a run, an SQLite database: its tables, how it is opened, and what is accepted as a valid row or header.
 
 An index may come from someone else, or be damaged. Everything that is read from it is checked here, once.
 """
@@ -7,24 +7,35 @@ import json
 import math
 import os
 import sqlite3
+import stat
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from becausal.batch.records import Box, InputItem, Stamp
+from becausal.batch.inputs import Box, InputItem, compare_with_boxes
 from becausal.batch.settings import rows_per_image, to_json
-from becausal.core.errors import OptionError, OutputError
-from becausal.core.schema import check_depth, read_fields
-from becausal.core.text import one_line
+from becausal.core import boxes as core_boxes
+from becausal.core.contracts import name_id
+from becausal.core.errors import DamagedIndexError, OptionError, OutputError
+from becausal.core.explanation import ExplanationRecord
+from becausal.core.files import path_inside
+from becausal.core.schema import check_depth, read_value
+from becausal.core.text import one_line, replace_surrogates
 
 INDEX = "index.sqlite"
-VERSION = 4
+VERSION = 5
 NO_LIMIT = 1 << 62
+NO_SIGN = 2**63 - 1  # SQLite has no larger numbers
+MAX_LENGTH = 1 << 26  # bytes of a value
 SHARD = 1000  # explanations per folder: keeps folders small enough for file systems and people
 BOX_FOLDER = "box-"  # and its number: one box of an image
 ERROR_FILE = "error.txt"  # in the folder of a box: why it could not be explained
+CORNERS = ("box_left", "box_top", "box_right", "box_bottom")
+
+IndexRow = dict[str, Any]
+Stamp = tuple[int, int, int, int]  # of an image file when it was read: bytes, times of modification and change in ns, inode
 
 #: The columns that a result fills in, in the order of the table.
 RESULTS = {
@@ -37,9 +48,10 @@ RESULTS = {
     "box_top": "REAL",
     "box_right": "REAL",
     "box_bottom": "REAL",
-    "level": "TEXT",  # which level the explanation is: label, half, most, or a percentage
+    "level": "TEXT",  # which set the explanation is: enough, core, label, or a percentage
     "size": "REAL",  # share of the view's pixels in the explanation
-    "label_size": "REAL",  # the same for the level that keeps the label alone; NULL where there is none
+    "core_size": "REAL",  # the same for the set inside it; NULL where there is none
+    "backgrounds": "REAL",  # share of fresh random backgrounds on which the explanation keeps the label
     "pixels": "INTEGER",
     "pieces": "INTEGER",
     "alone": "REAL",  # confidence when only the explanation is visible
@@ -51,18 +63,32 @@ RESULTS = {
     "seconds": "REAL",
     "inside": "REAL",  # share of the explanation in the object's boxes
     "by_chance": "REAL",  # share of the view in the object's boxes
-    "note_code": "TEXT",  # why there is no comparison with boxes, see `rows.NoteCode`
+    "note_code": "TEXT",  # why there is no comparison with boxes, see `inputs.NoteCode`
     "note": "TEXT",  # the same for people
 }
 COLUMNS = ("id", "image", "state", *RESULTS, "error", "tries", "truth", "boxes", "box_size", "finished")
 KINDS = dict.fromkeys(COLUMNS, "TEXT") | RESULTS | {"id": "INTEGER", "tries": "INTEGER"}
 _NEEDED = {"done": ("label", "size", "calls", "seconds", "stopped_by"), "failed": ("error",), "waiting": ()}
-_SHARES = ("size", "label_size", "inside", "by_chance")
+_SHARES = ("size", "core_size", "backgrounds", "inside", "by_chance")
 _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "TEXT": ((str,), "text"),
     "INTEGER": ((int,), "a whole number"),
     "REAL": ((int, float), "a finite number"),
 }
+#: What the table `run` must hold, and the settings and the request in it; values where an older becausal wrote none.
+_HEADER = {
+    "settings": Mapping[str, Any],
+    "images_sha256": str,
+    "categories": tuple[str, ...],
+    "started": str,
+    "model_facts": Mapping[str, str | None],
+    "expected_facts": Mapping[str, str | None],
+    "notes": tuple[str, ...],
+    "limit": int | None,
+}
+_DEFAULTS: dict[str, Any] = {"model_facts": {}, "expected_facts": {}, "notes": (), "limit": None}
+_SETTINGS = {"model": str, "request": Mapping[str, Any], "loading": Mapping[str, Any], "becausal": str}
+_REQUEST = {"method": str, "seed": int}
 _TABLES = (
     "CREATE TABLE run (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
     f"""CREATE TABLE images (
@@ -80,9 +106,10 @@ _TABLES = (
     "CREATE INDEX images_state ON images (state, id)",
     "CREATE INDEX images_label ON images (label)",
 )
-#: image_stamps: see `records.Stamp`; an older becausal had a table stamps, which is not used. in_progress: images that were
-#: started in the driver itself; what is left there after a crash may have caused it.
-_FURTHER_TABLES = (
+#: Tables that an index of an older becausal may not have. image_stamps: see `Stamp`; an older becausal had a table stamps,
+#: which is not used. in_progress: images that were started in the driver itself; what is left there after a crash may have
+#: caused it.
+FURTHER_TABLES = (
     "CREATE TABLE IF NOT EXISTS image_stamps (id INTEGER PRIMARY KEY, bytes, mtime, ctime, inode)",
     "CREATE TABLE IF NOT EXISTS in_progress (id INTEGER PRIMARY KEY)",
 )
@@ -97,142 +124,222 @@ def folder_of(run: Path, number: int, per_image: int = 1) -> Path:
 
 def find_result_folders(run: Path) -> Iterator[tuple[int, Path]]:
     """The folders of all images that have explanations, with the images' numbers; other files and folders are skipped."""
-    for shard in _list_numbered(run / "explanations"):
-        for path in _list_numbered(shard):
-            number = int(path.name)
-            if path == folder_of(run, number):
-                yield number, path
+
+    def list_numbered(folder: Path) -> list[Path]:
+        if not folder.is_dir():
+            return []
+        with os.scandir(folder) as entries:  # links are not followed
+            return sorted(folder / e.name for e in entries if e.name.isdecimal() and e.is_dir(follow_symlinks=False))
+
+    for shard in list_numbered(run / "explanations"):
+        for path in list_numbered(shard):
+            if path == folder_of(run, int(path.name)):
+                yield int(path.name), path
 
 
-def _list_numbered(folder: Path) -> list[Path]:
-    """The subfolders whose names are numbers, sorted; links are not followed."""
-    if not folder.is_dir():
-        return []
-    with os.scandir(folder) as entries:
-        names = sorted(e.name for e in entries if e.name.isdecimal() and e.is_dir(follow_symlinks=False))
-    return [folder / name for name in names]
+def check_links(run: Path, *names: str) -> None:
+    """Refuse links in the place of the index and its journals, which SQLite would follow, and in that of other files.
 
-
-def create_tables(index: sqlite3.Connection, header: Mapping[str, Any], items: Iterable[InputItem]) -> None:
-    """Write tables, header and images in one transaction: the index is complete or absent."""
-    per_image = rows_per_image(header["settings"])
-    rows = (_as_row(number * per_image, item) for number, item in enumerate(items))
-    index.execute("BEGIN IMMEDIATE")
-    for statement in (*_TABLES, *_FURTHER_TABLES):
-        index.execute(statement)
-    index.executemany("INSERT INTO run VALUES (?, ?)", [(name, to_json(value)) for name, value in header.items()])
-    index.executemany("INSERT INTO images (id, image, truth, boxes, box_size) VALUES (?, ?, ?, ?, ?)", rows)
-    index.execute(f"PRAGMA user_version = {VERSION}")
-    index.execute("COMMIT")
-
-
-def write_stamps(index: sqlite3.Connection, stamps: Iterable[tuple[int, Stamp]]) -> None:
-    """Store the stamps of images, by their numbers."""
-    index.executemany("INSERT OR REPLACE INTO image_stamps VALUES (?, ?, ?, ?, ?)", ((n, *stamp) for n, stamp in stamps))
-
-
-def add_tables(index: sqlite3.Connection) -> None:
-    """Add the tables that an index of an older becausal does not have."""
-    for statement in _FURTHER_TABLES:
-        index.execute(statement)
-
-
-def _as_row(number: int, item: InputItem) -> tuple[Any, ...]:
-    names = None if item.boxes is None else ", ".join(sorted({box[4] for box in item.boxes}))
-    boxes = None if item.boxes is None else to_json(item.boxes)
-    return number, item.image, names, boxes, None if item.size is None else to_json(item.size)
-
-
-def write_rows(index: sqlite3.Connection, image: int, per_image: int, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Put rows in the place of those of an image, in one transaction. Columns that a row does not have become NULL.
-
-    rows: each with its `state`, and its `box` where an image has several rows. What the input says of the image is kept.
+    names: of these files, or patterns. Raises OutputError.
     """
-    first = image * per_image
-    given = ("image", "truth", "boxes", "box_size", "tries")
-    where = "WHERE id >= ? AND id < ?"
-    index.execute("SAVEPOINT rows")  # a transaction, or a part of the one that is open
-    try:
-        query = f"SELECT {', '.join(given)} FROM images {where} ORDER BY tries DESC LIMIT 1"
-        known = dict(zip(given, index.execute(query, (first, first + per_image)).fetchone(), strict=True))
-        index.execute(f"DELETE FROM images {where}", (first, first + per_image))
-        for row in rows:
-            number = first + (row["box"] - 1 if per_image > 1 and row.get("box") else 0)
-            full = known | dict(row) | {"id": number}
-            marks = ", ".join("?" for _ in COLUMNS)
-            values = [full.get(name) for name in COLUMNS]
-            index.execute(f"INSERT INTO images ({', '.join(COLUMNS)}) VALUES ({marks})", values)
-        index.execute("RELEASE rows")
-    except BaseException:
-        index.execute("ROLLBACK TO rows")
-        index.execute("RELEASE rows")
-        raise
+    for name in (f"{INDEX}*", *names):
+        for found in run.glob(name) if "*" in name else [run / name]:  # glob leaves out a link to nothing without a *
+            path_inside(run, found.relative_to(run))
 
 
-def count_images(index: sqlite3.Connection, per_image: int, limit: int | None = None) -> dict[str, int]:
-    """How many of the first `limit` images are waiting, done and failed; one has failed if one of its boxes has."""
-    end = NO_LIMIT if limit is None else limit * per_image
-    states = "SELECT max(state) AS state FROM images WHERE id < ? GROUP BY id / ?"  # done < failed < waiting
-    found = index.execute(f"SELECT state, count(*) FROM ({states}) GROUP BY state", (end, per_image)).fetchall()
-    return {"waiting": 0, "done": 0, "failed": 0} | {str(state): count for state, count in found}
+class Index:
+    """An open index, which is made if it does not exist; errors of SQLite become OutputErrors.
 
+    per_image: how many rows an image may have, known from the header. See `settings.rows_per_image`.
+    """
 
-def read_header(index: sqlite3.Connection, run: Path) -> dict[str, Any]:
-    """The table `run`: what the run was started with. Raises OutputError for a damaged index or one of another version."""
-    version = index.execute("PRAGMA user_version").fetchone()[0]
-    if version != VERSION:
-        raise OutputError(
-            f"the index of {run} has version {version}, this becausal reads version {VERSION}: use the becausal that wrote "
-            "it, or start a new run"
+    def __init__(self, run: Path, target: Path | str | None = None) -> None:
+        """target: a path, or a URI of SQLite; by default that of the run."""
+        self.run, self.per_image = run, 1
+        with as_output_error(run):
+            self.connection = sqlite3.connect(target or run / INDEX, isolation_level=None, uri=isinstance(target, str))
+            self.connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_LENGTH)
+            self.connection.execute("PRAGMA trusted_schema = OFF")  # an index from someone else must not run functions
+        self.close = self.connection.close
+
+    def execute(self, query: str, *values: Any) -> sqlite3.Cursor:
+        with as_output_error(self.run):
+            return self.connection.execute(query, values)
+
+    def fetch(self, query: str, *values: Any) -> list[Any]:
+        with as_output_error(self.run):
+            return self.connection.execute(query, values).fetchall()
+
+    def ids(self, number: int) -> tuple[int, int]:
+        """The ids of an image's rows: the first, and the one behind the last."""
+        return number * self.per_image, (number + 1) * self.per_image
+
+    def end(self, limit: int | None) -> int:
+        """The id behind the rows of the first `limit` images."""
+        return NO_LIMIT if limit is None else limit * self.per_image
+
+    def create(self, header: Mapping[str, Any], items: Iterable[InputItem]) -> None:
+        """Write tables, header and images in one transaction: the index is complete or absent."""
+        self.per_image = rows_per_image(header["settings"])
+        rows = (
+            (
+                number * self.per_image,
+                item.image,
+                None if item.boxes is None else ", ".join(sorted({box[4] for box in item.boxes})),
+                None if item.boxes is None else to_json(item.boxes),
+                None if item.size is None else to_json(item.size),
+            )
+            for number, item in enumerate(items)
         )
-    for name in ("run", "images"):  # a view or a virtual table could do anything, or never end
-        found = index.execute("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?", (name,)).fetchone()
-        if found is None or not str(found[0]).startswith("CREATE TABLE "):
-            raise _damaged(run, f"it has no table {name}")
-    return check_header(dict(index.execute("SELECT name, value FROM run").fetchall()), run)
+        with as_output_error(self.run):
+            self.connection.execute("BEGIN IMMEDIATE")
+            for statement in (*_TABLES, *FURTHER_TABLES):
+                self.connection.execute(statement)
+            values = [(name, to_json(value)) for name, value in header.items()]
+            self.connection.executemany("INSERT INTO run VALUES (?, ?)", values)
+            self.connection.executemany(
+                "INSERT INTO images (id, image, truth, boxes, box_size) VALUES (?, ?, ?, ?, ?)", rows
+            )
+            self.connection.execute(f"PRAGMA user_version = {VERSION}")
+            self.connection.execute("COMMIT")
+
+    def write_stamps(self, stamps: Iterable[tuple[int, Stamp]]) -> None:
+        """Store the stamps of images, by their numbers."""
+        for number, stamp in stamps:
+            self.execute("INSERT OR REPLACE INTO image_stamps VALUES (?, ?, ?, ?, ?)", number, *stamp)
+
+    def write_rows(self, image: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Put rows in the place of those of an image, in one transaction. Columns that a row does not have become NULL.
+
+        rows: each with its `state`, and its `box` where an image has several rows. What the input says of the image is kept.
+        """
+        ids = self.ids(image)
+        given = ("image", "truth", "boxes", "box_size", "tries")
+        where = "WHERE id >= ? AND id < ?"
+        self.execute("SAVEPOINT rows")  # a transaction, or a part of the one that is open
+        try:
+            query = f"SELECT {', '.join(given)} FROM images {where} ORDER BY tries DESC LIMIT 1"
+            known = dict(zip(given, self.fetch(query, *ids)[0], strict=True))
+            self.execute(f"DELETE FROM images {where}", *ids)
+            for row in rows:
+                number = ids[0] + (row["box"] - 1 if self.per_image > 1 and row.get("box") else 0)
+                full = known | dict(row) | {"id": number}
+                marks = ", ".join("?" for _ in COLUMNS)
+                values = [full.get(name) for name in COLUMNS]
+                self.execute(f"INSERT INTO images ({', '.join(COLUMNS)}) VALUES ({marks})", *values)
+            self.execute("RELEASE rows")
+        except BaseException:
+            self.execute("ROLLBACK TO rows")
+            self.execute("RELEASE rows")
+            raise
+
+    def count(self, limit: int | None = None) -> dict[str, int]:
+        """How many of the first `limit` images are waiting, done and failed; one has failed if one of its boxes has."""
+        states = "SELECT max(state) AS state FROM images WHERE id < ? GROUP BY id / ?"  # done < failed < waiting
+        found = self.fetch(f"SELECT state, count(*) FROM ({states}) GROUP BY state", self.end(limit), self.per_image)
+        return {"waiting": 0, "done": 0, "failed": 0} | {str(state): count for state, count in found}
+
+    def read_header(self) -> dict[str, Any]:
+        """The table `run`: what the run was started with. Raises OutputError if it is damaged or of another version."""
+        version = self.fetch("PRAGMA user_version")[0][0]
+        if version != VERSION:
+            raise OutputError(
+                f"the index of {self.run} has version {version}, this becausal reads version {VERSION}: use the becausal "
+                "that wrote it, or start a new run"
+            )
+        for name in ("run", "images"):  # a view or a virtual table could do anything, or never end
+            found = self.fetch("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?", name)
+            if not found or not str(found[0][0]).startswith("CREATE TABLE "):
+                raise _damaged(self.run, f"it has no table {name}")
+        header = check_header(dict(self.fetch("SELECT name, value FROM run")), self.run)
+        self.per_image = rows_per_image(header["settings"])
+        return header
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Header:
-    """What the table `run` must hold, for `read_fields`."""
-
-    settings: Mapping[str, Any]
-    images_sha256: str
-    categories: tuple[str, ...]
-    started: str
-    model_facts: Mapping[str, str | None] = field(default_factory=dict)
-    expected_facts: Mapping[str, str | None] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    limit: int | None = None
+def count_reasons(failed: Iterable[tuple[str, str]]) -> list[tuple[str, int]]:
+    """Count (error, image) pairs by error, image names left out; the most frequent first."""
+    counts = Counter[str]()
+    for error, image in failed:
+        name = os.path.basename(image)
+        counts[error.replace(f"there is no file {name}", "the file does not exist").replace(name, "the image")] += 1
+    return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Settings:
-    model: str
-    request: Mapping[str, Any]
-    loading: Mapping[str, Any]
-    becausal: str
+def make_row(
+    explanation: ExplanationRecord, item: InputItem, categories: frozenset[str], box: int | None = None
+) -> IndexRow:
+    """The columns that a result fills in, see `RESULTS`.
+
+    categories: of the ground truth, in lower case. box: number of the explained box, in runs of all boxes.
+    """
+    checks, summary, levels = explanation.checks, explanation.summary(), explanation.levels
+    held = None if checks.transfer is None or not checks.transfer.asked else checks.transfer.share
+    label = replace_surrogates(explanation.label)  # a record from elsewhere may hold anything
+    boxes = compare_with_boxes(explanation.visible, explanation.frame, label, item, categories)
+    return {
+        "sha256": explanation.origin.image_sha256,
+        "label": label,
+        "label_id": label_id_of(explanation),
+        "confidence": summary["confidence"],
+        "box": box,
+        **dict(zip(CORNERS, summary.get("box", [None] * 4), strict=True)),
+        "level": explanation.level.name,
+        "size": explanation.size,
+        "core_size": levels[0].size if len(levels) > 1 else None,
+        "backgrounds": held,
+        "alone": summary["explanation"]["confidence"],
+        **{name: getattr(checks, name) for name in ("sufficient", "necessary", "minimal_grain")},
+        **{name: getattr(explanation, name) for name in ("pixels", "pieces", "stopped_by", "calls", "seconds")},
+        **vars(boxes),
+    }
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Request:
-    method: str
-    seed: int
+def label_id_of(explanation: ExplanationRecord) -> int | None:
+    """The id of the label; None where the model returns names, and only the name identifies the label."""
+    ids = name_id(explanation.label), name_id(explanation.label, size=3)
+    return None if explanation.label_id in ids else explanation.label_id
+
+
+def corners_of(row: Mapping[str, Any]) -> core_boxes.Box | None:
+    """The explained box of a row, (left, top, right, bottom) on the original image; None for a classifier."""
+    left, top, right, bottom = corners = tuple(row[name] for name in CORNERS)
+    return None if None in corners else (left, top, right, bottom)  # a damaged index may have some of them
+
+
+def stamp_of(path: str) -> Stamp | None:
+    """What tells a file from one that has taken its place; None if there is no regular file.
+
+    Whoever writes a file can set its modification time, but not the time of its last change.
+    """
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    return found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino & NO_SIGN
 
 
 def check_header(texts: Mapping[str, Any], run: Path) -> dict[str, Any]:
     """The values of a header, parsed from JSON and checked. Raises OutputError that names the field."""
-    values = {str(name): parse_json(value, run, str(name)) for name, value in texts.items()}
+
+    def read(record: Mapping[str, Any], kinds: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """The values of a record that have a type, checked; others are left out."""
+        if missing := [name for name in kinds if name not in record]:
+            raise OptionError(f"{where}{missing[0]} is missing")
+        return {name: read_value(record[name], kind, f"{where}{name}") for name, kind in kinds.items()}
+
+    header = dict(_DEFAULTS) | {str(name): parse_json(value, run, str(name)) for name, value in texts.items()}
     try:
-        header = dict(vars(_Header(**read_fields(_Header, values, ignore_others=True))))
-        settings = read_fields(_Settings, header["settings"], "settings", ignore_others=True)
-        read_fields(_Request, settings["request"], "settings.request", ignore_others=True)
+        header = read(header, _HEADER, "")
+        settings = read(header["settings"], _SETTINGS, "settings.")
+        read(settings["request"], _REQUEST, "settings.request.")
     except OptionError as error:
         raise _damaged(run, str(error)) from None
     return header
 
 
-def check_row(row: dict[str, Any], run: Path) -> dict[str, Any]:
+def check_row(row: IndexRow, run: Path) -> IndexRow:
     """The row, if the types and values of all its columns are valid. Raises OutputError that names the column."""
     number, state = row["id"], row["state"]
     for name, kind in KINDS.items():
@@ -251,14 +358,12 @@ def check_row(row: dict[str, Any], run: Path) -> dict[str, Any]:
 
 def parse_boxes(text: str | None, run: Path) -> tuple[Box, ...] | None:
     """The boxes of a row. Raises OutputError if they are not [left, top, width, height, category] with finite numbers."""
-    if text is None:
-        return None
-    boxes = parse_json(text, run, "boxes")
     try:
+        boxes = [] if text is None else parse_json(text, run, "boxes")
         parsed = tuple((float(x), float(y), float(w), float(h), str(name)) for x, y, w, h, name in boxes)
     except (TypeError, ValueError, OverflowError):
         raise _damaged(run, "boxes are not [left, top, width, height, category]") from None
-    return parsed
+    return None if text is None else parsed
 
 
 def parse_size(text: str | None, run: Path) -> tuple[int, int] | None:
@@ -288,8 +393,8 @@ def parse_json(text: Any, run: Path, name: str) -> Any:
     return value
 
 
-def _damaged(run: Path, what: str) -> OutputError:
-    return OutputError(f"the index of {run} is damaged: {what}")
+def _damaged(run: Path, what: str) -> DamagedIndexError:
+    return DamagedIndexError(f"the index of {run} is damaged: {what}")
 
 
 @contextmanager
@@ -298,8 +403,11 @@ def as_output_error(run: Path) -> Iterator[None]:
     try:
         yield
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter where SQLite quotes a damaged name
-        is_broken = getattr(error, "sqlite_errorcode", None) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, None)
-        hint = "; becausal batch --rebuild makes a new one from the explanations" if is_broken else ""
-        raise OutputError(f"the index of {run} cannot be used: {one_line(error, 200)}{hint}") from error
+        message = f"the index of {run} cannot be used: {one_line(error, 200)}"
+        if getattr(error, "sqlite_errorcode", None) not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, None):
+            raise OutputError(message) from error  # a full disk, a lock of another program: it is no reason to replace it
+        raise DamagedIndexError(
+            f"{message}; becausal batch makes it again from the explanations of the run; if there are none, remove {INDEX}"
+        ) from error
     except OSError as error:
         raise OutputError(f"cannot write to {run}: {error.strerror or error}") from error

@@ -16,20 +16,10 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from becausal.batch.records import (
-    ASSUMED_WIDTH,
-    BatchJob,
-    BatchTask,
-    ModelCheck,
-    TaskDone,
-    TaskFailed,
-    TaskLost,
-    TaskResult,
-    WorkerFailed,
-    WorkerReady,
-)
-from becausal.batch.work import MAX_START_CRASHES, explain_tasks, give_up, try_open_model
-from becausal.core.errors import InputError, MissingExtraError, ModelError
+from becausal.batch.pools import ASSUMED_WIDTH, share_out
+from becausal.batch.settings import BatchJob
+from becausal.batch.work import BatchTask, ModelCheck, TaskResult, WorkerFailed, WorkerReady, explain_tasks, try_open_model
+from becausal.core.errors import InputError, MissingExtraError
 from becausal.core.text import one_line
 
 CHUNK = 4  # tasks per chunk, for each image that is explained concurrently
@@ -81,67 +71,30 @@ class RayPool:
         self._was_running = self._ray.is_initialized()
         if not self._was_running:
             _connect(self._ray, address, workers)
-        self._workers = workers or self._count_slots()
+        if workers is None:  # as many as the cluster has resources for now
+            have = self._ray.cluster_resources()
+            slots = have.get("GPU", 0) / gpus if gpus else have.get("CPU", 1)
+            if gpus and slots < 1:
+                raise InputError(f"the Ray cluster has {have.get('GPU', 0):g} GPUs, and each worker needs {gpus:g}")
+            workers = max(1, int(slots))
+        self._workers = workers
         self._starting: dict[Any, Any] = {}  # pending start: actor
-        self._busy: dict[Any, tuple[Any, dict[int, BatchTask]]] = {}  # results to come: actor, its tasks by number
+        self._streams: dict[Any, Any] = {}  # results of a chunk, to come: actor
 
     def results(self, tasks: Iterable[BatchTask], *, one_at_a_time: bool = False) -> Iterator[TaskResult]:
-        """See `WorkerPool`."""
-        width, max_chunks = (1, 1) if one_at_a_time else (self._width, MAX_CHUNKS)
+        width = 1 if one_at_a_time else self._width
         size = 1 if width == 1 else CHUNK * (width or ASSUMED_WIDTH)  # larger chunks help only if images share batches
-        chunks = split_fairly(tasks, size, self._workers)
-        start_crashes, is_over = 0, False
-        for _ in range(self._workers):
-            self._start(width)
-        while self._busy or not is_over:
-            (ready, *_), _ = self._ray.wait([*self._starting, *self._busy], num_returns=1)
-            is_start = ready in self._starting
-            actor = self._starting.pop(ready) if is_start else self._busy[ready][0]
-            try:
-                message = self._ray.get(ready if is_start else next(ready))
-            except StopIteration:  # the chunk is done
-                del self._busy[ready]
-                message = None
-            except self._ray.exceptions.RayError as error:
-                reason = f"the Ray worker died or failed: {one_line(_last_line(error), 160)}"
-                start_crashes += is_start
-                if start_crashes >= MAX_START_CRASHES:
-                    raise ModelError(f"{reason}; it had not loaded the model yet: not enough memory?") from None
-                yield from give_up(self._dismiss(actor), reason, one_at_a_time=one_at_a_time)
-                if not is_over:
-                    self._start(width)
-                continue
-            match message:
-                case WorkerFailed(reason):
-                    raise ModelError(reason)
-                case WorkerReady():
-                    self._check(message)
-                    start_crashes = 0
-                case TaskDone() | TaskFailed() | TaskLost():
-                    del self._busy[ready][1][message.id]
-                    yield message
-            while not is_over and sum(owner is actor for owner, _ in self._busy.values()) < max_chunks:
-                chunk = next(chunks, [])
-                is_over = not chunk
-                if chunk:
-                    self._busy[actor.explain.remote(chunk)] = (actor, {task.id: task for task in chunk})
-        self._end_actors()
+        return share_out(
+            self,
+            split_fairly(tasks, size, self._workers),
+            self._check,
+            workers=self._workers,
+            width=width,
+            ahead=1 if one_at_a_time else MAX_CHUNKS,
+            one_at_a_time=one_at_a_time,
+        )
 
-    def close(self) -> None:
-        """End the actors, and the cluster or connection that this pool opened."""
-        self._end_actors()
-        if not self._was_running:
-            self._ray.shutdown()
-
-    def _count_slots(self) -> int:
-        """The number of actors the cluster has resources for now."""
-        have = self._ray.cluster_resources()
-        slots = have.get("GPU", 0) / self._gpus if self._gpus else have.get("CPU", 1)
-        if self._gpus and slots < 1:
-            raise InputError(f"the Ray cluster has {have.get('GPU', 0):g} GPUs, and each worker needs {self._gpus:g}")
-        return max(1, int(slots))
-
-    def _start(self, width: int | None) -> None:
+    def start(self, width: int | None) -> Any:
         actor_class = self._ray.remote(RayWorker).options(
             num_cpus=0 if self._gpus else 1,
             num_gpus=self._gpus,
@@ -151,21 +104,44 @@ class RayPool:
         )
         actor = actor_class.remote(self._job, width)
         self._starting[actor.start.remote()] = actor
+        return actor
 
-    def _dismiss(self, actor: Any) -> list[BatchTask]:
-        """Kill an actor and return the tasks it still held."""
-        self._ray.kill(actor)
-        held = {results: tasks for results, (owner, tasks) in self._busy.items() if owner is actor}
-        for results in held:
-            del self._busy[results]
-        return [task for tasks in held.values() for task in tasks.values()]
+    def send(self, worker: Any, tasks: list[BatchTask]) -> None:
+        self._streams[worker.explain.remote(tasks)] = worker
 
-    def _end_actors(self) -> None:
-        actors = [*self._starting.values(), *(actor for actor, _ in self._busy.values())]
-        self._starting.clear()
-        self._busy.clear()
-        for actor in actors:
+    def messages(self) -> Iterator[tuple[Any, Any]]:
+        while waiting := [*self._starting, *self._streams]:
+            (ready, *_), _ = self._ray.wait(waiting, num_returns=1)
+            is_start = ready in self._starting
+            actor = self._starting.pop(ready) if is_start else self._streams[ready]
+            try:
+                message = self._ray.get(ready if is_start else next(ready))
+            except StopIteration:  # the chunk is done
+                del self._streams[ready]
+                message = None
+            except self._ray.exceptions.RayError as error:
+                lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+                reason = lines[-1] if lines else type(error).__name__  # the lines before it are tracebacks of actors
+                self.end(actor)
+                message = WorkerFailed(f"the Ray worker died or failed: {one_line(reason, 160)}", has_died=True)
+            yield actor, message
+
+    def end(self, worker: Any) -> None:
+        """See `Carrier`."""
+        self._ray.kill(worker)
+        self._streams = {stream: owner for stream, owner in self._streams.items() if owner is not worker}
+
+    def stop(self) -> None:
+        for actor in {*self._starting.values(), *self._streams.values()}:
             self._ray.kill(actor)
+        self._starting.clear()
+        self._streams.clear()
+
+    def close(self) -> None:
+        """End the actors, and the cluster or connection that this pool opened."""
+        self.stop()
+        if not self._was_running:
+            self._ray.shutdown()
 
 
 def split_fairly(tasks: Iterable[BatchTask], size: int, workers: int) -> Iterator[list[BatchTask]]:
@@ -199,26 +175,15 @@ def _connect(ray: Any, address: str, workers: int | None) -> None:
         if address == "local":
             ray.init(address="local", include_dashboard=False, num_cpus=workers, _node_ip_address="127.0.0.1", **quiet)
         else:
-            _check_port(address)
+            host, colon, port = address.removeprefix("ray://").rpartition(":")
+            if colon and port.isdigit():  # Ray itself would try for minutes to reach a port where nobody listens
+                try:
+                    socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT).close()
+                except OSError as error:
+                    raise InputError(f"no Ray cluster answers at {address}: {one_line(error)}") from None
             ray.init(address=address, **quiet)
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
         raise InputError(f"cannot connect to a Ray cluster at {address!r}: {one_line(error, 200)}") from None
     if address == "local" and (found := ray.util.get_node_ip_address()) != "127.0.0.1":
         ray.shutdown()
         raise InputError(f"Ray would listen on {found}: import becausal before Ray, or join a cluster with --ray ADDRESS")
-
-
-def _check_port(address: str) -> None:
-    """Check that the port accepts connections: Ray itself would try for minutes. Raises InputError."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if colon and port.isdigit():
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT).close()
-        except OSError as error:
-            raise InputError(f"no Ray cluster answers at {address}: {one_line(error)}") from None
-
-
-def _last_line(error: Exception) -> str:
-    """The last line of Ray's message, which has the reason; the lines before it are tracebacks of actors."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__

@@ -1,7 +1,11 @@
-"""Reads a run, complete or in progress: its settings, its rows, and the explanations they refer to."""
+"""Reads a run, complete or in progress, on any disk: its settings, its rows, and the explanations they refer to."""
 
+import os
+import shutil
 import sqlite3
+import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,58 +14,45 @@ from becausal.api.saved import read_visible
 from becausal.batch.index import (
     COLUMNS,
     INDEX,
+    Index,
+    IndexRow,
     as_output_error,
+    check_links,
     check_row,
-    count_images,
     folder_of,
     parse_boxes,
-    read_header,
 )
-from becausal.batch.opening import connect_reader
-from becausal.batch.records import Box
-from becausal.batch.rows import boxes_for_label
-from becausal.batch.settings import DIRECTORY, by_option, list_changes, rows_per_image
+from becausal.batch.inputs import Box, boxes_for_label
+from becausal.batch.settings import DIRECTORY, by_option, list_changes
 from becausal.core.contracts import Visible
 from becausal.core.errors import OutputError
 from becausal.core.files import path_inside
 from becausal.core.frames import Frame
 from becausal.core.text import one_line
 
-IndexRow = dict[str, Any]
-
 
 class BatchRun:
-    """A run folder, opened for reading; a driver may be writing to it. Raises OutputError for any other folder.
-
-    settings: the records of the run (see `settings_of`). options: the same by option name. per_image: 1, or as many rows
-    as an image may have boxes, if all boxes were explained (see `rows_per_image`). facts: the model's hashes and
-    preprocessing. notes: what the model had to assume. started: time of the first start, UTC. limit: number of images of
-    the last start, None for all. categories: ground-truth categories, in lower case. unreadable: explanations that could
-    not be read so far, with the reasons.
-    """
+    """A run folder, opened for reading; a driver may be writing to it. Raises OutputError for any other folder."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         if not (self.folder / INDEX).is_file():
             raise OutputError(f"{self.folder} is not a run folder: it has no {INDEX}")
-        with as_output_error(self.folder):
-            self._index, self._close = connect_reader(self.folder)
-        try:
+        with ExitStack() as stack:
             with as_output_error(self.folder):
-                self._index.row_factory = sqlite3.Row
-                header = read_header(self._index, self.folder)
-        except OutputError:
-            self._close()
-            raise
-        self.settings: dict[str, Any] = header["settings"]
+                self._index = _open_index(self.folder, stack)
+            self._index.connection.row_factory = sqlite3.Row
+            header = self._index.read_header()
+            self._close = stack.pop_all().close  # nothing was wrong: it stays open
+        self.settings: dict[str, Any] = header["settings"]  # see `settings_of`
         self.options = by_option(self.settings)
-        self.per_image = rows_per_image(self.settings)
-        self.facts: dict[str, Any] = header["model_facts"]
-        self.notes = tuple(header["notes"])
-        self.started: str = header["started"]
-        self.limit: int | None = header["limit"]
-        self.categories = frozenset(header["categories"])
-        self.unreadable: dict[int, str] = {}
+        self.per_image = self._index.per_image  # rows, see `rows_per_image`
+        self.facts: dict[str, Any] = header["model_facts"]  # hashes and preprocessing
+        self.notes = tuple(header["notes"])  # what the model had to assume
+        self.started: str = header["started"]  # for the first time, UTC
+        self.limit: int | None = header["limit"]  # number of images of the last start, None for all
+        self.categories = frozenset(header["categories"])  # of the ground truth, in lower case
+        self.unreadable: dict[int, str] = {}  # explanations that could not be read so far, with the reasons
 
     def __enter__(self) -> "BatchRun":
         return self
@@ -69,12 +60,10 @@ class BatchRun:
     def __exit__(self, *_: object) -> None:
         self._close()
 
-    def rows(self, where: str = "1", *values: Any, order: str = "id", limit: int = -1) -> Iterator[IndexRow]:
-        """Rows of the index as dictionaries, checked; `where` and `order` are trusted SQL."""
-        names = ", ".join(COLUMNS)
-        query = f"SELECT {names} FROM images WHERE {where} ORDER BY {order} LIMIT ?"
-        with as_output_error(self.folder):
-            found = self._index.execute(query, (*values, limit))
+    def rows(self, where: str = "1", *values: Any, limit: int = -1) -> Iterator[IndexRow]:
+        """Rows of the index as dictionaries, checked, in their order; `where` is trusted SQL."""
+        query = f"SELECT {', '.join(COLUMNS)} FROM images WHERE {where} ORDER BY id LIMIT ?"
+        found = self._index.execute(query, *values, limit)
         while True:
             with as_output_error(self.folder):
                 row = found.fetchone()
@@ -84,8 +73,7 @@ class BatchRun:
 
     def count(self, limit: int | None = None) -> dict[str, int]:
         """How many images, of the first `limit`, are waiting, done and failed."""
-        with as_output_error(self.folder):
-            return count_images(self._index, self.per_image, limit)
+        return self._index.count(limit)
 
     @property
     def unit(self) -> str:
@@ -94,8 +82,7 @@ class BatchRun:
 
     def count_rows(self) -> int:
         """How many rows there are."""
-        with as_output_error(self.folder):
-            return int(self._index.execute("SELECT count(*) FROM images").fetchone()[0])
+        return int(self._index.fetch("SELECT count(*) FROM images")[0][0])
 
     def find(self, name: str) -> IndexRow:
         """The row of an image, by its id, path or file name. Raises OutputError for none or several."""
@@ -137,3 +124,32 @@ class BatchRun:
         """How the options and the model of another run differ from those of this one, e.g. "seed was 0, now 4"."""
         left, right = ({**run.options, **run.facts, DIRECTORY: None} for run in (self, other))
         return list_changes(left, right)
+
+
+def _open_index(folder: Path, stack: ExitStack) -> Index:
+    """Open the index of a run folder for reading, until the stack is closed.
+
+    Where the folder cannot be written, SQLite cannot make the files that readers share with a writer. Nobody writes
+    there, so the index is opened as immutable; if a crash left a write-ahead log, a copy is read.
+    """
+    path, log = folder / INDEX, folder / f"{INDEX}-wal"
+    target: Path | str = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+    is_shared = is_writable(folder)
+    if is_shared:
+        check_links(folder)
+        target = f"{path.absolute().as_uri()}?mode=rw"  # not mode=ro, which would leave its files behind
+    elif log.is_file() and log.stat().st_size:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="becausal-")))
+        for source in (path, log):
+            shutil.copyfile(source, place / source.name)
+        target = place / INDEX
+    index = Index(folder, target)
+    stack.callback(index.close)
+    if is_shared:
+        index.execute("PRAGMA query_only = ON")
+    return index
+
+
+def is_writable(folder: Path) -> bool:
+    """Whether files can be made in a folder."""
+    return os.access(folder, os.W_OK)

@@ -1,4 +1,4 @@
-"""The rules of `becausal check`: what each one judges, and how a TOML file is read.
+"""The rules of `becausal check`: what they see of an image, what each one judges, and how a TOML file is read.
 
 A rule is one class here and one row of `RULES`. The file reader, the output, JSON, JUnit and the page follow.
 """
@@ -6,18 +6,57 @@ A rule is one class here and one row of `RULES`. The file reader, the output, JS
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from becausal.batch.evidence import BoxFile, Evidence, FixedRegion, MaskFolder, MaskImage, Place, Places, RunBoxes
-from becausal.core.errors import OptionError
+from becausal.batch.index import IndexRow
+from becausal.batch.inputs import share_in
+from becausal.batch.places import RUN_BOXES, Place, box_file, fixed_region, mask_folder, mask_over, read_mask
+from becausal.batch.reading import BatchRun
+from becausal.batch.summaries import overlap_between
+from becausal.core.contracts import Visible
+from becausal.core.errors import ImageError, OptionError
 from becausal.core.files import open_regular
+from becausal.core.frames import Frame
 from becausal.core.schema import read_fields, read_value
 from becausal.core.text import one_line, reason_of
-from becausal.render.wording import format_share
+from becausal.render.numbers import format_limit, format_share
 
 MOST_BYTES = 1 << 20  # of a rules file
+FILES = {"boxes", "masks", "mask"}  # fields of rules: files or folders, relative to that of the rules file
 MAX_SHARE = 0.05  # default limit: share of the images that may break a rule
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One image of the run, explained or not. Its pixels are read when a rule needs them, at most once."""
+
+    run: BatchRun
+    row: IndexRow
+    baseline: BatchRun | None = None
+    earlier: IndexRow | None = None  # the row of the same image in the baseline, None if there is none
+
+    @property
+    def is_explained(self) -> bool:
+        return bool(self.row["state"] == "done")
+
+    @property
+    def explained_before(self) -> IndexRow | None:
+        """The row in the baseline, if the image is explained in both runs."""
+        earlier = self.earlier if self.is_explained else None
+        return earlier if earlier is not None and earlier["state"] == "done" else None
+
+    @cached_property
+    def pixels(self) -> tuple[Visible, Frame]:
+        """The explanation, (*grid,) bool, and the frame of its view. Raises OutputError if they cannot be read."""
+        return self.run.load_visible(self.row["id"])
+
+    def share_in(self, place: Place) -> float | None:
+        """The share of the explanation in a part of the image; None where that is unknown, or the explanation is empty."""
+        visible, frame = self.pixels
+        area = place.outline(self.run, self.row, frame)
+        return None if area is None else share_in(visible, area)
 
 
 @dataclass(frozen=True)
@@ -34,31 +73,27 @@ class Judgement:
 
 
 class Rule(Protocol):
-    """A rule, with its options as fields: a frozen dataclass that `read_fields` can read. Fields that are floats are shares.
+    """A rule: a frozen dataclass that `read_fields` can read; its fields are its options, and floats among them shares."""
 
-    max_share: of the images that may break it. needs_baseline: whether two runs are compared. breach: what breaks it, as a
-    phrase.
-    """
-
-    needs_baseline: bool
+    needs_baseline: bool  # whether two runs are compared
 
     @property
-    def max_share(self) -> float: ...
+    def max_share(self) -> float:
+        """The share of images that may break it."""
 
     @property
-    def breach(self) -> str: ...
+    def breach(self) -> str:
+        """What breaks it, as a phrase."""
+
+    @property
+    def place(self) -> Place | None:
+        """The part of an image it is about, outlined on the page. Raises InputError for files that cannot be read."""
 
     def judge(self, image: Evidence) -> Judgement | None:
         """What it finds in an image; None where it cannot be judged."""
-        ...
 
-    def missing(self, run: Path, folder: Path) -> str:
-        """Why no image of a run could be judged; folder: see `CheckRules`."""
-        ...
-
-    def place(self, places: Places) -> Place | None:
-        """The part of an image it is about, outlined on the page. Raises InputError for files that cannot be read."""
-        ...
+    def missing(self, run: Path) -> str:
+        """Why no image of a run could be judged."""
 
 
 def _at_least(limit: float, value: float, detail: str) -> Judgement:
@@ -69,23 +104,12 @@ def _at_most(limit: float, value: float, detail: str) -> Judgement:
     return Judgement(value, value > limit, value, detail)
 
 
-def _check_shares(rule: Any) -> None:
-    """Raise OptionError for a number that is no share; all numbers of rules are shares, `max_share` comes first."""
-    for name, value in reversed(vars(rule).items()):
-        if isinstance(value, float | int) and not 0 <= value <= 1:
-            raise OptionError(f"{name} is {value:g}, expected a share from 0 to 1")
-
-
-def _nothing_explained(rule: Rule, run: Path, folder: Path) -> str:
+def _nothing_explained(rule: Rule, run: Path) -> str:
     return f"no image of {run} was explained"
 
 
-def _nothing_matched(rule: Rule, run: Path, folder: Path) -> str:
+def _nothing_matched(rule: Rule, run: Path) -> str:
     return f"no image was explained both in {run} and in the baseline; images are matched by path, or by content"
-
-
-def _nowhere(rule: Rule, places: Places) -> None:
-    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +126,6 @@ class OutsideRule:
     needs_baseline = False
 
     def __post_init__(self) -> None:
-        _check_shares(self)
         if self.boxes is not None and self.masks is not None:
             raise OptionError("boxes and masks were given: give one of them")
 
@@ -112,20 +135,25 @@ class OutsideRule:
         return f"less than {format_limit(self.below)} of the explanation is inside the object's {where}"
 
     def judge(self, image: Evidence) -> Judgement | None:
-        share = self.place(image.places).share(image) if image.is_explained else None
+        if not image.is_explained:
+            return None
+        # The share in the boxes that the run was given is in its index, where no pixels have to be read for it.
+        is_known = self.boxes is None and self.masks is None
+        share = image.row["inside"] if is_known else image.share_in(self.place)
         return None if share is None else _at_least(self.below, share, f"{format_share(share)} inside")
 
-    def missing(self, run: Path, folder: Path) -> str:
+    def missing(self, run: Path) -> str:
         if self.boxes is not None:
-            return f"{folder / self.boxes} has no boxes of the labels of the images of {run}"
+            return f"{self.boxes} has no boxes of the labels of the images of {run}"
         if self.masks is not None:
-            return f"{folder / self.masks} has no masks of the images of {run}: expected NAME.png for NAME.jpg"
+            return f"{self.masks} has no masks of the images of {run}: expected NAME.png for NAME.jpg"
         return f"no image of {run} has boxes of its label: explain a COCO file, or set boxes or masks"
 
-    def place(self, places: Places) -> Place:
+    @cached_property
+    def place(self) -> Place:
         if self.boxes is not None:
-            return places.open(BoxFile, self.boxes)
-        return RunBoxes() if self.masks is None else places.open(MaskFolder, self.masks)
+            return box_file(Path(self.boxes))
+        return RUN_BOXES if self.masks is None else mask_folder(Path(self.masks))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +171,6 @@ class ForbiddenRule:
     missing = _nothing_explained
 
     def __post_init__(self) -> None:
-        _check_shares(self)
         if (self.region is None) == (self.mask is None):
             raise OptionError("give either region = [left, top, width, height] or mask = FILE.png")
         if self.region is not None and (len(self.region) != 4 or min(self.region[2:]) < 1):
@@ -155,11 +182,18 @@ class ForbiddenRule:
         return f"{amount} of the explanation is in the forbidden region"
 
     def judge(self, image: Evidence) -> Judgement | None:
-        share = self.place(image.places).share(image) if image.is_explained else None
+        share = image.share_in(self.place) if image.is_explained else None
         return None if share is None else _at_most(self.at_most, share, f"{format_share(share)} in the region")
 
-    def place(self, places: Places) -> Place:
-        return FixedRegion(*self.region) if self.region is not None else places.open(MaskImage, self.mask or "")
+    @cached_property
+    def place(self) -> Place:
+        if self.region is not None:
+            return fixed_region(*self.region)
+        path = Path(self.mask or "")
+        mask = read_mask(path)
+        if not mask.any():
+            raise ImageError(f"the mask {path} is black everywhere: the region must not be black")
+        return Place("region", lambda run, row, frame: mask_over(mask, frame, path))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,10 +202,7 @@ class SizeRule:
 
     at_most: float
     max_share: float = MAX_SHARE
-    needs_baseline, missing, place = False, _nothing_explained, _nowhere
-
-    def __post_init__(self) -> None:
-        _check_shares(self)
+    needs_baseline, missing, place = False, _nothing_explained, None
 
     @property
     def breach(self) -> str:
@@ -187,11 +218,8 @@ class NecessaryRule:
     """At least a share `min_share` of the explanations is necessary: without them the label is lost."""
 
     min_share: float
-    needs_baseline, place = False, _nowhere
+    needs_baseline, place = False, None
     breach = "the label stays when the explanation is masked"
-
-    def __post_init__(self) -> None:
-        _check_shares(self)
 
     @property
     def max_share(self) -> float:
@@ -202,8 +230,28 @@ class NecessaryRule:
         is_necessary = image.row["necessary"]
         return None if is_necessary is None else _at_least(1.0, float(is_necessary), "not necessary")
 
-    def missing(self, run: Path, folder: Path) -> str:
+    def missing(self, run: Path) -> str:
         return f"no explanation of {run} was checked for necessity"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackgroundsRule:
+    """Explanations that depend on the fill: they keep their label on less than `at_least` of the random backgrounds."""
+
+    at_least: float = 0.5
+    max_share: float = MAX_SHARE
+    needs_baseline, place = False, None
+
+    @property
+    def breach(self) -> str:
+        return f"the explanation keeps its label on less than {format_limit(self.at_least)} of random backgrounds"
+
+    def judge(self, image: Evidence) -> Judgement | None:
+        share = image.row["backgrounds"] if image.is_explained else None
+        return None if share is None else _at_least(self.at_least, share, f"{format_share(share)} of random backgrounds")
+
+    def missing(self, run: Path) -> str:
+        return f"no explanation of {run} was evaluated on random backgrounds"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,16 +259,13 @@ class LabelsRule:
     """Images with another label than in the baseline."""
 
     max_share: float = MAX_SHARE
-    needs_baseline, missing, place = True, _nothing_matched, _nowhere
+    needs_baseline, missing, place = True, _nothing_matched, None
     breach = "the label is not the one of the baseline"
 
-    def __post_init__(self) -> None:
-        _check_shares(self)
-
     def judge(self, image: Evidence) -> Judgement | None:
-        if image.earlier is None or not image.is_explained_twice:
+        if (earlier := image.explained_before) is None:
             return None
-        before, now = image.earlier["label"], image.row["label"]
+        before, now = earlier["label"], image.row["label"]
         return _at_least(1.0, float(before == now), f"{before} → {now}")
 
 
@@ -230,17 +275,17 @@ class OverlapRule:
 
     below: float = 0.3
     max_share: float = MAX_SHARE
-    needs_baseline, missing, place = True, _nothing_matched, _nowhere
-
-    def __post_init__(self) -> None:
-        _check_shares(self)
+    needs_baseline, missing, place = True, _nothing_matched, None
 
     @property
     def breach(self) -> str:
         return f"the explanation overlaps that of the baseline by less than {format_limit(self.below)}"
 
     def judge(self, image: Evidence) -> Judgement | None:
-        overlap = image.overlap if image.is_explained_twice else None
+        earlier = image.explained_before
+        if earlier is None or image.baseline is None:
+            return None
+        overlap = overlap_between(image.pixels, image.baseline.load_visible(earlier["id"]))
         return None if overlap is None else _at_least(self.below, overlap, f"overlap {format_share(overlap)}")
 
 
@@ -249,14 +294,15 @@ class FailuresRule:
     """Images that were not explained: failed, not yet explained, or left out by --limit."""
 
     max_share: float = MAX_SHARE
-    needs_baseline, missing, place = False, _nothing_explained, _nowhere
+    needs_baseline, missing, place = False, _nothing_explained, None
     breach = "the image was not explained"
 
-    def __post_init__(self) -> None:
-        _check_shares(self)
-
     def judge(self, image: Evidence) -> Judgement:
-        return _at_most(0.0, float(not image.is_explained), image.why_not_explained)
+        why, limit = image.row["error"], image.run.limit
+        if why is None:
+            is_left_out = limit is not None and image.row["id"] >= limit * image.run.per_image
+            why = f"left out by --limit {limit}" if is_left_out else "not explained yet"
+        return _at_most(0.0, float(not image.is_explained), str(why))
 
 
 #: The rules by the names of their tables, in the order of all output.
@@ -265,6 +311,7 @@ RULES: dict[str, type[Rule]] = {
     "forbidden": ForbiddenRule,
     "size": SizeRule,
     "necessary": NecessaryRule,
+    "backgrounds": BackgroundsRule,
     "labels": LabelsRule,
     "overlap": OverlapRule,
     "failures": FailuresRule,
@@ -273,38 +320,22 @@ RULES: dict[str, type[Rule]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class CheckRules:
-    """The rules that are judged, by name. Every image must have been explained, if `failures` says nothing else.
+    """The rules that are judged, by name, in the order of `RULES`."""
 
-    `rules.outside` is the rule of that name, None if it is not judged. confidence: of the intervals. folder: for relative
-    paths.
-    """
+    by_name: Mapping[str, Rule]
+    confidence: float = 0.95  # of the intervals
 
-    given: Mapping[str, Rule]
-    confidence: float = 0.95
-    folder: Path = Path()
 
-    def __post_init__(self) -> None:
-        if not 0.5 <= self.confidence < 1:
-            raise OptionError(f"confidence is {self.confidence:g}, expected a number from 0.5 to below 1, e.g. 0.95")
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in RULES:
-            raise AttributeError(name)
-        return self.by_name.get(name)
-
-    @property
-    def by_name(self) -> dict[str, Rule]:
-        """All rules that are judged, in the order of `RULES`."""
-        rules = {"failures": FailuresRule(max_share=0.0), **self.given}
-        return {name: rules[name] for name in RULES if name in rules}
+def with_failures(given: Mapping[str, Rule]) -> dict[str, Rule]:
+    """Rules in the order of `RULES`. Every image must have been explained, if they say nothing of failures."""
+    rules = {"failures": FailuresRule(max_share=0.0), **given}
+    return {name: rules[name] for name in RULES if name in rules}
 
 
 def read_rules(source: str | Path | Mapping[str, Any]) -> CheckRules:
     """The rules in a TOML file, or in a mapping of the same structure.
 
-    Raises:
-        OptionError: The file cannot be read, or a field is unknown or has a value that makes no sense; the message names
-            the file and the field.
+    Raises OptionError, which names the file and the field, where it cannot be read, or a value makes no sense.
     """
     if isinstance(source, Mapping):
         return _make_rules(source, Path())
@@ -330,17 +361,18 @@ def _make_rules(record: Mapping[str, Any], folder: Path) -> CheckRules:
     if not set(RULES) & set(record):
         raise OptionError(f"there are no rules: expected tables of the names {', '.join(RULES)}")
     confidence = read_value(record.get("confidence", 0.95), float, "confidence")
-    made = {}
-    for name, value in record.items():
-        if name in RULES:
-            values = read_fields(RULES[name], value, name)
-            try:
-                made[name] = RULES[name](**values)
-            except OptionError as error:
-                raise OptionError(f"[{name}]: {error}") from None
-    return CheckRules(given=made, confidence=confidence, folder=folder)
-
-
-def format_limit(share: float) -> str:
-    """A share as it was given, in per cent: 5 %, 0.1 %."""
-    return f"{100 * share:g} %"
+    if not 0.5 <= confidence < 1:
+        raise OptionError(f"confidence is {confidence:g}, expected a number from 0.5 to below 1, e.g. 0.95")
+    given = {}
+    for name in [name for name in record if name in RULES]:
+        fields = read_fields(RULES[name], record[name], name)
+        for field, share in fields.items():
+            if isinstance(share, float | int) and not 0 <= share <= 1:  # all numbers of rules are shares
+                raise OptionError(f"[{name}]: {field} is {share:g}, expected a share from 0 to 1")
+        for field in FILES & fields.keys():
+            fields[field] = None if fields[field] is None else str(folder / fields[field])
+        try:
+            given[name] = RULES[name](**fields)
+        except OptionError as error:
+            raise OptionError(f"[{name}]: {error}") from None
+    return CheckRules(by_name=with_failures(given), confidence=confidence)

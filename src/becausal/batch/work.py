@@ -1,30 +1,21 @@
-"""What a worker does, in any kind of pool: load the model once, explain tasks, make rows and files."""
+"""What a worker does, in any kind of pool: load the model once, explain tasks, make rows and files; and its messages.
 
-from collections.abc import Iterable, Iterator
+Messages are small frozen dataclasses that can be pickled.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from typing import Protocol
 
 from becausal import models
-from becausal.api import Failure, explain_boxes, find_failure, map_explanations
-from becausal.api.boxes import not_a_detector
+from becausal.api import Failure, explain_boxes, explain_numbered, find_failure, not_a_detector
 from becausal.api.explanation import Explanation
-from becausal.batch.index import ERROR_FILE, RESULTS
-from becausal.batch.records import (
-    BatchJob,
-    BatchTask,
-    RowResult,
-    Stamp,
-    TaskDone,
-    TaskFailed,
-    TaskLost,
-    TaskResult,
-    WorkerFailed,
-    WorkerReady,
-)
-from becausal.batch.rows import make_row, stamp_of
-from becausal.batch.settings import hash_files
+from becausal.batch.index import ERROR_FILE, IndexRow, Stamp, make_row, stamp_of
+from becausal.batch.inputs import InputItem
+from becausal.batch.settings import BatchJob, hash_files
 from becausal.core.contracts import Classifier
 from becausal.core.errors import AnswerError, BecausalError, NetworkError
 from becausal.core.text import one_line
@@ -32,7 +23,89 @@ from becausal.images.loading import InputImage, load_image
 from becausal.models.labels import find_label
 
 MAX_REASON = 300  # characters of an error message in the index
-MAX_START_CRASHES = 3  # consecutive crashes of workers that had not loaded the model yet, before the run stops
+
+
+@dataclass(frozen=True)
+class BatchTask:
+    """An image to explain."""
+
+    id: int  # its number in the run
+    path: str  # absolute
+    item: InputItem
+
+
+@dataclass(frozen=True)
+class WorkerReady:
+    """A worker has loaded the model."""
+
+    facts: dict[str, str | None]  # hashes and preprocessing, which must be the same for all workers and starts
+    notes: tuple[str, ...] = ()  # what the model had to assume
+
+
+@dataclass(frozen=True)
+class WorkerFailed:
+    """A worker cannot load the model."""
+
+    reason: str
+    has_died: bool = False  # without a word, with the tasks it held
+
+
+#: A row of the index (see `index.RESULTS`), with an `error` if the box could not be explained, and its files as bytes.
+RowFiles = tuple[IndexRow, dict[str, bytes]]
+
+
+@dataclass(frozen=True)
+class TaskDone:
+    """An explained image: one result, or one for each of its boxes, some of which may have failed."""
+
+    id: int
+    results: tuple[RowFiles, ...]
+    stamp: Stamp | None = None  # of the image file, None if unknown
+    notes: tuple[str, ...] = ()  # what the model had to assume, as known by now
+
+
+@dataclass(frozen=True)
+class TaskFailed:
+    """An image that could not be explained."""
+
+    id: int
+    reason: str  # one line
+    sha256: str | None = None
+    is_model: bool = False  # the model itself failed
+
+
+@dataclass(frozen=True)
+class TaskLost:
+    """An image whose worker died or failed unexpectedly while it held other images too; it is retried separately."""
+
+    id: int
+    reason: str
+
+
+TaskResult = TaskDone | TaskFailed | TaskLost
+
+
+class WorkerPool(Protocol):
+    """Explains tasks in any order; holds only as many as its workers need to stay busy.
+
+    feeds_device: whether a device waits while this process does something else, so that results must be taken at once.
+    """
+
+    @property
+    def feeds_device(self) -> bool: ...
+
+    def results(self, tasks: Iterable[BatchTask], *, one_at_a_time: bool = False) -> Iterator[TaskResult]:
+        """One result per task, of which there is at least one: workers are started at once.
+
+        one_at_a_time: never two tasks in one worker at once, so that a crash can be attributed to its image.
+        Raises ModelError when no worker can load the model.
+        """
+
+    def close(self) -> None:
+        """End all workers."""
+
+
+ModelCheck = Callable[[WorkerReady], None]  # raises InputError for a model other than the run's
 
 
 def open_model(job: BatchJob) -> tuple[Classifier, WorkerReady]:
@@ -64,12 +137,6 @@ def try_open_model(job: BatchJob) -> tuple[Classifier | None, WorkerReady | Work
         return None, WorkerFailed(one_line(error, MAX_REASON))
 
 
-def give_up(tasks: Iterable[BatchTask], reason: str, *, one_at_a_time: bool) -> Iterator[TaskFailed | TaskLost]:
-    """The results of the tasks that a dead worker held; a task that was alone in it is what killed it."""
-    for task in tasks:
-        yield TaskFailed(task.id, f"{reason}, with this image alone") if one_at_a_time else TaskLost(task.id, reason)
-
-
 def explain_tasks(
     tasks: Iterable[BatchTask], classifier: Classifier, job: BatchJob, *, width: int | None = 1
 ) -> Iterator[TaskResult]:
@@ -88,27 +155,24 @@ def explain_tasks(
     while not waiting.is_finished:
         in_progress = waiting.in_progress = {}
         try:
-            answers = map_explanations(make_files, waiting.images(), classifier, request=job.request, width=width)
+            answers = explain_numbered(waiting.images(), classifier, request=job.request, width=width, function=make_files)
             for index, (answer, files) in answers:
                 yield from waiting.take_unreadable()
-                _refuse_interrupted(answer)
                 started = in_progress[index]
-                made: RowResult | TaskResult = _make_result(started, answer, files, job)
+                made = started.make_result(answer, files, job)
                 del in_progress[index]  # only now: an exception while the result is made belongs to this task too
-                if isinstance(made, RowResult):
-                    made = TaskDone(started.task.id, (made,), started.stamp, classifier.info.notes)
-                yield made
+                if isinstance(made, TaskFailed):
+                    yield made
+                else:
+                    yield TaskDone(started.task.id, (made,), started.stamp, classifier.info.notes)
         except NetworkError as error:
             for started in in_progress.values():
-                yield _make_failure(started, error)
+                yield started.fail(error)
         except Exception as error:  # methods and libraries may raise anything; other images must not be affected
             if not in_progress:
                 raise  # not caused by an image
-            reason = _describe_unexpected(error)
-            is_only_one = len(in_progress) == 1
-            for started in in_progress.values():
-                number = started.task.id
-                yield TaskFailed(number, reason, started.sha256) if is_only_one else TaskLost(number, reason)
+            failed = [started.fail(error) for started in in_progress.values()]
+            yield from failed if len(failed) == 1 else [TaskLost(each.id, each.reason) for each in failed]
         yield from waiting.take_unreadable()
 
 
@@ -120,31 +184,43 @@ class _StartedTask:
     sha256: str
     stamp: Stamp | None
 
+    def make_result(
+        self, answer: Explanation | Failure, files: dict[str, bytes], job: BatchJob, box: int | None = None
+    ) -> RowFiles | TaskFailed:
+        if isinstance(answer, Failure):
+            return self.fail(answer.error)
+        if answer.stopped_by == "interrupt":
+            raise KeyboardInterrupt  # an interrupted search is not the result of a complete run
+        if (failure := find_failure(answer)) is not None:
+            return self.fail(AnswerError(failure))
+        return make_row(answer, self.task.item, job.categories, box), files
+
+    def fail(self, error: Exception) -> TaskFailed:
+        what = "" if isinstance(error, BecausalError) else f"unexpected {type(error).__name__}: "
+        is_model = isinstance(error, AnswerError | NetworkError)
+        return TaskFailed(self.task.id, f"{what}{one_line(error, MAX_REASON)}", self.sha256, is_model=is_model)
+
 
 class _TaskImages:
-    """Reads the images of tasks and remembers which task each image belongs to.
-
-    in_progress: tasks whose image was read and not answered yet, by index in `images()`.
-    """
+    """Reads the images of tasks and remembers which task each image belongs to."""
 
     def __init__(self, tasks: Iterable[BatchTask]) -> None:
         self._tasks = iter(tasks)
         self._unreadable: list[TaskFailed] = []
-        self.in_progress: dict[int, _StartedTask] = {}
+        self.in_progress: dict[int, _StartedTask] = {}  # read and not answered yet, by index in `images()`
         self.is_finished = False
 
     def images(self) -> Iterator[InputImage]:
         """The images of the tasks that are left; indices start from 0 again."""
         index = 0
         for task in self._tasks:
-            stamp = stamp_of(task.path)
+            stamp, name = stamp_of(task.path), Path(task.path).name
             try:
                 image = load_image(task.path)
-            except BecausalError as error:
-                reason = str(error).replace(task.path, Path(task.path).name)
-                self._unreadable.append(TaskFailed(task.id, one_line(reason, MAX_REASON)))
             except Exception as error:  # image readers may raise anything as well
-                reason = f"{Path(task.path).name} cannot be read: {type(error).__name__}: {error}"
+                reason = f"{name} cannot be read: {type(error).__name__}: {error}"
+                if isinstance(error, BecausalError):
+                    reason = str(error).replace(task.path, name)
                 self._unreadable.append(TaskFailed(task.id, one_line(reason, MAX_REASON)))
             else:
                 self.in_progress[index] = _StartedTask(task, image.sha256, stamp)
@@ -158,46 +234,6 @@ class _TaskImages:
         return found
 
 
-def _explain_every_box(tasks: Iterable[BatchTask], classifier: Classifier, job: BatchJob) -> Iterator[TaskResult]:
-    """Explain all boxes of the images of tasks; they share the model's answers. See `explain_tasks`."""
-    waiting = _TaskImages(tasks)
-    for index, image in enumerate(waiting.images()):
-        yield from waiting.take_unreadable()
-        started = waiting.in_progress.pop(index)
-        try:
-            result = _explain_boxes(started, image, classifier, job)
-        except BecausalError as error:
-            result = _make_failure(started, error)
-        except Exception as error:  # as in `explain_tasks`
-            result = TaskFailed(started.task.id, _describe_unexpected(error), started.sha256)
-        yield result
-    yield from waiting.take_unreadable()
-
-
-def _explain_boxes(started: _StartedTask, image: InputImage, classifier: Classifier, job: BatchJob) -> TaskDone | TaskFailed:
-    """The results of all boxes of an image; a failure if the model fails, or if no box can be explained."""
-    results, first_error = [], None
-    for number, answer in explain_boxes(image, classifier, request=job.request):
-        _refuse_interrupted(answer)
-        made = _make_result(started, *_add_files(answer, render=job.render), job, number)
-        if isinstance(made, TaskFailed):
-            if made.is_model:
-                return made
-            first_error = first_error or made
-            row = dict.fromkeys(RESULTS) | {"sha256": started.sha256, "box": number}
-            made = RowResult(row, {ERROR_FILE: made.reason.encode()}, made.reason)
-        results.append(made)
-    if first_error is not None and all(result.error is not None for result in results):
-        return first_error
-    return TaskDone(started.task.id, tuple(results), started.stamp, classifier.info.notes)
-
-
-def _refuse_interrupted(answer: Explanation | Failure) -> None:
-    """An interrupted search is not the result of a complete run."""
-    if isinstance(answer, Explanation) and answer.stopped_by == "interrupt":
-        raise KeyboardInterrupt
-
-
 def _add_files(answer: Explanation | Failure, *, render: bool) -> tuple[Explanation | Failure, dict[str, bytes]]:
     """An answer and its files; none for a search that did not end by itself."""
     if isinstance(answer, Failure) or answer.stopped_by == "interrupt" or find_failure(answer) is not None:
@@ -205,20 +241,33 @@ def _add_files(answer: Explanation | Failure, *, render: bool) -> tuple[Explanat
     return answer, answer.files(render=render)
 
 
-def _make_result(
-    started: _StartedTask, answer: Explanation | Failure, files: dict[str, bytes], job: BatchJob, box: int | None = None
-) -> RowResult | TaskFailed:
-    if isinstance(answer, Failure):
-        return _make_failure(started, answer.error)
-    if (failure := find_failure(answer)) is not None:
-        return _make_failure(started, AnswerError(failure))
-    return RowResult(make_row(answer, started.task.item, job.categories, box), files)
+def _explain_every_box(tasks: Iterable[BatchTask], classifier: Classifier, job: BatchJob) -> Iterator[TaskResult]:
+    """Explain all boxes of the images of tasks; those of an image share the model's answers. See `explain_tasks`.
 
-
-def _make_failure(started: _StartedTask, error: BecausalError) -> TaskFailed:
-    is_model = isinstance(error, AnswerError | NetworkError)
-    return TaskFailed(started.task.id, one_line(error, MAX_REASON), started.sha256, is_model=is_model)
-
-
-def _describe_unexpected(error: Exception) -> str:
-    return f"unexpected {type(error).__name__}: {one_line(error, MAX_REASON)}"
+    An image fails if the model fails, or if none of its boxes can be explained.
+    """
+    waiting = _TaskImages(tasks)
+    for index, image in enumerate(waiting.images()):
+        yield from waiting.take_unreadable()
+        started = waiting.in_progress.pop(index)
+        results, failures = list[RowFiles](), list[TaskFailed]()
+        try:
+            for number, answer in explain_boxes(image, classifier, request=job.request):
+                made = started.make_result(*_add_files(answer, render=job.render), job, number)
+                if isinstance(made, TaskFailed):
+                    failures.append(made)
+                    if made.is_model:
+                        break
+                    row = {"sha256": started.sha256, "box": number, "error": made.reason}
+                    made = row, {ERROR_FILE: made.reason.encode()}
+                results.append(made)
+        except Exception as error:  # as in `explain_tasks`
+            yield started.fail(error)
+            continue
+        if failures and failures[-1].is_model:
+            yield failures[-1]
+        elif failures and len(failures) == len(results):
+            yield failures[0]
+        else:
+            yield TaskDone(started.task.id, tuple(results), started.stamp, classifier.info.notes)
+    yield from waiting.take_unreadable()

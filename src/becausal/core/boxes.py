@@ -16,8 +16,7 @@ from becausal.core.errors import AnswerError
 
 MAX_BOXES = 100  # of one image; those with the highest scores are kept
 MAX_LABEL = 2**24  # label ids are below this, so that float32 holds them exactly
-NO_LABEL = -1.0
-NO_BOX = (0.0, 0.0, 0.0, 0.0, 0.0, NO_LABEL)
+NO_BOX = (0.0, 0.0, 0.0, 0.0, 0.0, -1.0)
 _SCORE_ERROR = 1e-3  # how far rounding may take a score out of 0..1
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom
@@ -34,52 +33,43 @@ class FoundBox:
 
 
 def pack_boxes(images: Sequence[tuple[Any, Any, Any]]) -> Detections:
-    """The boxes of n images in one array.
+    """The boxes of n images in one array, from the boxes (k, 4), scores (k,) and label ids (k,) of each.
 
-    Args:
-        images: For each image boxes (k, 4), scores (k,) and label ids (k,). Boxes without an area, to which nothing can
-            be compared, and boxes with a negative label, which some models fill up their output with, are left out.
-
-    Raises:
-        AnswerError: The three do not fit together, or hold values that cannot be boxes, scores or label ids.
+    Boxes without an area, to which nothing can be compared, and boxes with a negative label, which some models fill up their
+    output with, are left out. Raises AnswerError where the three do not fit together, or hold values that cannot be boxes,
+    scores or label ids.
     """
     packed = np.empty((len(images), MAX_BOXES, 6), np.float32)
     packed[:] = NO_BOX
     for row, (boxes, scores, labels) in zip(packed, images, strict=True):
-        table = _as_table(boxes, scores, labels)
+        try:
+            corners, score, label = (np.asarray(part, np.float64) for part in (boxes, scores, labels))
+        except (TypeError, ValueError):
+            raise AnswerError("the model returned boxes that are not numbers") from None
+        count = score.size
+        if score.ndim != 1 or label.shape != (count,) or (corners.shape != (count, 4) and (count or corners.size)):
+            shapes = ", ".join(str(part.shape) for part in (corners, score, label))
+            raise AnswerError(f"the model returned boxes, scores and labels of shapes {shapes}; expected (k, 4), (k,), (k,)")
+        with np.errstate(over="ignore"):  # what is too large becomes infinite
+            table = np.column_stack([corners.reshape(-1, 4), score, label]).astype(np.float32)
+        if not np.isfinite(table).all():
+            raise AnswerError("the model returned boxes that are NaN or infinite")
+        if count and (score.min() < -_SCORE_ERROR or score.max() > 1.0 + _SCORE_ERROR):
+            raise AnswerError(f"the model returned box scores from {score.min():.3g} to {score.max():.3g}; expected 0 to 1")
+        if (wrong := label[(label != np.rint(label)) | (label >= MAX_LABEL)]).size:
+            raise AnswerError(f"the model returned the label id {wrong[0]:.9g}; expected whole numbers below {MAX_LABEL}")
+        table[:, 4] = table[:, 4].clip(0.0, 1.0)
         table = table[(table[:, 2] > table[:, 0]) & (table[:, 3] > table[:, 1]) & (table[:, 5] >= 0)]
         table = table[np.argsort(-table[:, 4], kind="stable")[:MAX_BOXES]]
         row[: len(table)] = table
     return packed
 
 
-def _as_table(boxes: Any, scores: Any, labels: Any) -> NDArray[np.float32]:
-    """Boxes, scores and labels side by side, (k, 6)."""
-    try:
-        corners, score, label = (np.asarray(part, np.float64) for part in (boxes, scores, labels))
-    except (TypeError, ValueError):
-        raise AnswerError("the model returned boxes that are not numbers") from None
-    count = score.size
-    if score.ndim != 1 or label.shape != (count,) or (corners.shape != (count, 4) and (count or corners.size)):
-        shapes = ", ".join(str(part.shape) for part in (corners, score, label))
-        raise AnswerError(f"the model returned boxes, scores and labels of shapes {shapes}; expected (k, 4), (k,), (k,)")
-    with np.errstate(over="ignore"):  # what is too large becomes infinite
-        table = np.column_stack([corners.reshape(-1, 4), score, label]).astype(np.float32)
-    if not np.isfinite(table).all():
-        raise AnswerError("the model returned boxes that are NaN or infinite")
-    if count and (score.min() < -_SCORE_ERROR or score.max() > 1.0 + _SCORE_ERROR):
-        raise AnswerError(f"the model returned box scores from {score.min():.3g} to {score.max():.3g}; expected 0 to 1")
-    if (wrong := label[(label != np.rint(label)) | (label >= MAX_LABEL)]).size:
-        raise AnswerError(f"the model returned the label id {wrong[0]:.9g}; expected whole numbers below {MAX_LABEL}")
-    table[:, 4] = table[:, 4].clip(0.0, 1.0)
-    return table
-
-
-def read_boxes(row: NDArray[Any], threshold: float = 0.0, label_id: int | None = None) -> list[FoundBox]:
-    """The boxes of one image, (MAX_BOXES, 6), best score first: those at or above a score, and of a label."""
+def read_boxes(row: NDArray[Any], threshold: float = 0.0) -> list[FoundBox]:
+    """The boxes of one image, (MAX_BOXES, 6), best score first: those at or above a score."""
     found = []
     for left, top, right, bottom, score, label in row.tolist():
-        if label >= 0 and score >= threshold and (label_id is None or label == label_id):
+        if label >= 0 and score >= threshold:
             found.append(FoundBox((left, top, right, bottom), score, int(label)))
     return found
 

@@ -1,4 +1,4 @@
-"""The contracts between the parts: array names, the classifier, the search, the explainer.
+"""The contracts between the parts: array names, the search, what a method found, the classifier. Of methods: `core.problem`.
 
 One polarity everywhere: a `visible` array is True where a pixel is shown. `grid` is the view's spatial shape, (h, w)
 for images, (n,) for signals, (d, h, w) for volumes; nothing here knows how many dimensions it has.
@@ -7,7 +7,8 @@ for images, (n,) for signals, (d, h, w) for volumes; nothing here knows how many
 import hashlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from enum import IntEnum
+from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,13 +46,11 @@ class Answers:
         return len(self.holds)
 
     def part(self, rows: slice | NDArray[Any]) -> "Answers":
-        """The answers to some of the questions."""
         similarity = None if self.similarity is None else self.similarity[rows]
         return Answers(self.holds[rows], self.margin[rows], self.confidence[rows], self.spent, similarity)
 
     @staticmethod
     def none() -> "Answers":
-        """No answers."""
         return Answers(np.zeros(0, bool), np.zeros(0), np.zeros(0))
 
 
@@ -76,11 +75,13 @@ Lookahead = Callable[[int], Visible | Sequence[Visible]]  # up to n sets that ma
 class Question:
     """Sets of pixels that a search asks about, and how they are to be evaluated; a plain array is a question without hints.
 
-    visible: (n, *grid). draws: for each set, the number of the random background it is evaluated on, instead of the fills;
-    each set is then one call, and `lookahead` is ignored. lookahead: given n, returns up to n sets that may be asked next,
+    visible: (n, *grid). draws: (n,) the number of the random background that each set is evaluated on, instead of the fills;
+    a set is then one call, and `lookahead` is ignored. lookahead: given n, returns up to n sets that may be asked next,
     likeliest first; they are evaluated where a batch would be padded, and the search does not notice. uncached: bypass the
     answer cache and the budget. exact: the model itself answers, not a twin of it: what is claimed of a result is asked
     like this. alone: in batches that have no other rows; such a question is uncached and exact.
+
+    Raises ValueError where `draws` does not have one number for each set.
     """
 
     visible: Visible
@@ -91,7 +92,6 @@ class Question:
     alone: bool = False
 
     def __post_init__(self) -> None:
-        """Raises ValueError where `draws` does not have one number for each set."""
         if self.draws is not None:
             draws = np.asarray(self.draws, np.intp)
             if draws.shape != (len(self),):
@@ -109,18 +109,10 @@ class Question:
 
     @staticmethod
     def of(asked: "Question | Visible") -> "Question":
-        """What a search has asked, with its hints."""
         return asked if isinstance(asked, Question) else Question(asked)
 
     def part(self, rows: slice | NDArray[Any]) -> "Question":
-        """The same question about some of the sets."""
         return replace(self, visible=self.visible[rows], draws=None if self.draws is None else self.draws[rows])
-
-    def showing(self, always: Visible) -> "Question":
-        """The same question with the pixels `always`, (*grid,), added to every set, also to those that may follow."""
-        ahead = self.lookahead
-        shown = None if ahead is None else lambda count: [visible | always for visible in ahead(count)]
-        return replace(self, visible=self.visible | always, lookahead=shown)
 
 
 class BackgroundSampler(Protocol):
@@ -137,20 +129,71 @@ class BackgroundSampler(Protocol):
 
 T = TypeVar("T")
 Search = Generator[Question | Visible, Answers, T]
-"""A search yields questions and is sent their answers; it never calls a model. The smallest of all:
+"""A search asks by yielding sets of pixels, is sent Answers, and returns what it found; it never calls a model.
 
-    def find_first(sets: Visible) -> Search[Visible | None]:
-        for visible in sets:
-            try:
-                answers = yield visible[None]  # one question: does this set keep the target?
-            except Stop:  # the budget is spent, or the user has interrupted
-                return None
-            if answers.holds[0]:
-                return visible
-        return None
+    def find_smallest(sets: Sequence[Visible]) -> Search[Visible | None]:
+        best = None
+        try:
+            for visible in sorted(sets, key=np.count_nonzero, reverse=True):
+                answers = yield visible[None]  # one question, (1, *grid): does this set keep the target?
+                if answers.holds[0]:
+                    best = visible
+        except Stop:  # the budget is spent, or the user has pressed Ctrl-C
+            pass
+        return best
 
-`Engine.run` answers it with a model, `core.searches.step` by hand. A search asks another one with `yield from`.
+`Engine.run` answers with a model, `step` by hand. A search asks another one with `yield from`.
 """
+
+
+@dataclass(frozen=True)
+class Done(Generic[T]):
+    """A search has ended, with this result."""
+
+    result: T
+
+
+def step(search: Search[T], message: Answers | Exception | None) -> Question | Visible | Done[T]:
+    """Give a search what it waits for (None to begin; a Stop or an error is thrown) and get its questions, or its end."""
+    try:
+        if message is None:
+            return next(search)
+        return search.throw(message) if isinstance(message, Exception) else search.send(message)
+    except StopIteration as end:
+        return Done(end.value)
+    finally:
+        if isinstance(message, Stop):
+            # Its traceback holds the search's frame, and a frame that keeps the Stop is held by it in turn: such a circle,
+            # with all arrays of the search, would wait for the garbage collector.
+            message.__traceback__ = None
+
+
+class Zone(IntEnum):
+    """What a pixel of the view is to the explanation."""
+
+    AGAINST = 0  # showing it lowers the confidence
+    CONTEXT = 1  # it adds a little beside the explanation
+    BACKUP = 2  # it keeps the confidence up where the core is masked
+    ENOUGH = 3  # part of the set that holds on random backgrounds
+    CORE = 4  # part of the set that keeps most of the confidence in the plain fill
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """A set that was evaluated on fresh random backgrounds.
+
+    visible: (*grid,). grain: the side of the cells of which none can be removed without failing on the panel, None where
+    this was not shown. panel: the numbers of these backgrounds. first, asked, failures: the fresh ones, and on how many of
+    them the label was lost. bound: the share of all on which it is kept, at least.
+    """
+
+    visible: Visible
+    grain: int | None
+    panel: tuple[int, ...]
+    first: int
+    asked: int
+    failures: int
+    bound: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,16 +201,16 @@ class Finding:
     """What a method found: a map, and, where it looks for them itself, sufficient sets, the explanation first.
 
     grains: for each set, the side of the cells at which it was shown to be minimal, None where it was not; may be
-    shorter than `sets`. inner: where the problem has several floors, the sets inside the first one that keep less of the
-    confidence, smallest first; inner_grains: the same for them, of the cells that each adds to the one before.
+    shorter than `sets`. enough: the set around the first one that holds on random backgrounds, where that is asked for.
+    zones: what each pixel is, (*grid,), see `Zone`.
     """
 
     saliency: Saliency
     sets: tuple[Visible, ...] = ()
     grains: tuple[int | None, ...] = ()
     notes: tuple[str, ...] = ()
-    inner: tuple[Visible, ...] = ()
-    inner_grains: tuple[int | None, ...] = ()
+    enough: Held | None = None
+    zones: NDArray[np.uint8] | None = None
 
     @property
     def grain(self) -> int | None:
@@ -203,6 +246,7 @@ class Geometry:
         return f"{first}, {self.interpolation}, centre crop {h}x{w}"
 
 
+PRESENT = 0.5  # the probability from which on a label of a multi-label model is present
 UNWRITABLE = "class names with characters that cannot be written: each of these was replaced by U+FFFD"
 
 
@@ -213,7 +257,8 @@ class ModelInfo:
     geometry: how images become views; None where the model takes arrays of any shape as they are.
     channels: of the view, last axis; None where the model takes arrays as they are.
     output: `probabilities` over exclusive classes, `multilabel` independent probabilities, just `labels`, or the `boxes` of
-    an object detector. threshold: the lowest score at which a detector reports a box.
+    an object detector. threshold: the lowest score at which a detector reports a box, or at which a label of a multi-label
+    model is present, there `PRESENT` unless it is stated.
     normalisation: what is applied to pixels before the network sees them, as text.
     sha256: of the model's file or files, None where there is none. loading: the options it was loaded with.
     names: the names without a place in `labels` that a model which returns names has returned so far, by `name_id`.
@@ -237,6 +282,8 @@ class ModelInfo:
     threshold: float = 0.0
 
     def __post_init__(self) -> None:
+        if self.output == "multilabel" and not self.threshold:
+            object.__setattr__(self, "threshold", PRESENT)
         if self.labels is not None and (safe := tuple(map(replace_surrogates, self.labels))) != self.labels:
             object.__setattr__(self, "labels", safe)
             object.__setattr__(self, "notes", (*self.notes, UNWRITABLE))
@@ -244,12 +291,12 @@ class ModelInfo:
     def __str__(self) -> str:
         """Kind, spec, input, labels and device, in one line."""
         spec = self.spec if self.spec.startswith(self.kind) else f"{self.kind} {self.spec}"
-        size = "arrays of any shape"
+        size = self.inputs if self.inputs and self.kind != "python" else "arrays of any shape"
         if self.geometry is not None:
             size = f"{'x'.join(str(side) for side in self.geometry.grid)}x{self.channels or 3}"
-        elif self.inputs and self.kind != "python":
-            size = self.inputs
-        return f"{spec}: input {size}, {self.output}, {self.label_summary}, on {self.device}"
+        names = "names, as the model returns them" if self.names else "no names, numbers only"
+        labels = f"{len(self.labels)} names" if self.labels else names
+        return f"{spec}: input {size}, {self.output}, {labels}, on {self.device}"
 
     @property
     def is_half(self) -> bool:
@@ -266,13 +313,6 @@ class ModelInfo:
     def known_labels(self) -> Sequence[str] | Mapping[int, str] | None:
         """The labels, as `find_label` takes them: by their ids where the model has returned names that are not listed."""
         return dict(enumerate(self.labels or ())) | dict(self.names) if self.names else self.labels
-
-    @property
-    def label_summary(self) -> str:
-        """Which labels the model has, in a few words."""
-        if self.labels:
-            return f"{len(self.labels)} names"
-        return "names, as the model returns them" if self.names else "no names, numbers only"
 
 
 def name_id(name: str, *, size: int = 6) -> int:
@@ -298,17 +338,12 @@ class Classifier(Protocol):
 
     @property
     def info(self) -> ModelInfo: ...
-
     @property
     def batch_size(self) -> int: ...
-
     @property
     def fixed_sizes(self) -> tuple[int, ...]: ...
-
     def stage(self, view: Pixels, background: Pixels) -> Any: ...
-
     def ask(self, staged: Sequence[Any], which: NDArray[np.intp], visible: Visible) -> NDArray[Any]: ...
-
     def classify(self, pixels: Pixels) -> NDArray[Any]: ...
 
 
@@ -317,9 +352,7 @@ class Promise(Protocol):
 
     @property
     def seconds(self) -> float: ...
-
     def is_ready(self) -> bool: ...
-
     def collect(self) -> NDArray[Any]: ...
 
 
@@ -333,5 +366,30 @@ class AsyncClassifier(Protocol):
 
     @property
     def depth(self) -> int: ...
-
     def submit(self, staged: Sequence[Any], which: NDArray[np.intp], packed: NDArray[np.uint8], grid: Grid) -> Promise: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Twin:
+    """A faster stand-in of a classifier, e.g. in half precision. It may guide a search, and certifies nothing.
+
+    name: what it is, for notes. tolerance: how far its confidences may be from the model's. ask, submit: as those of the
+    classifier, with the pairs that the classifier has staged; submit where the classifier is asynchronous.
+    """
+
+    name: str
+    tolerance: float
+    ask: Callable[[Sequence[Any], NDArray[np.intp], Visible], NDArray[Any]]
+    submit: Callable[[Sequence[Any], NDArray[np.intp], NDArray[np.uint8], Grid], Promise] | None = None
+
+
+@runtime_checkable
+class TwinnedClassifier(Protocol):
+    """What a classifier that may have a twin has in addition.
+
+    `find_twin` makes one, or returns one that was made before: whoever uses it compares it with the model. `drop_twin` says
+    that it was wrong; `find_twin` may then make a new one.
+    """
+
+    def find_twin(self) -> Twin | None: ...
+    def drop_twin(self) -> None: ...

@@ -13,6 +13,7 @@
     ├── MissingExtraError       an optional library is not installed; the message says what to install
     ├── NetworkError            something had to be fetched, or called, and could not be
     └── OutputError             a result that cannot be written, or read back
+        └── DamagedIndexError   an index of a run that is lost or damaged, and can be made again from the explanations
 
 The command line prints the message of any of these as one line and exits with status 2.
 """
@@ -67,10 +68,10 @@ class TwinError(AnswerError):
 
 #: The packages of each extra, as pip installs them.
 EXTRAS: dict[str, tuple[str, ...]] = {
-    "torch": ("torch", "onnx"),
-    "hf": ("torch", "transformers", "onnx"),
-    "timm": ("torch", "timm", "onnx"),
-    "torchvision": ("torch", "torchvision", "onnx"),
+    "torch": ("torch",),
+    "hf": ("torch", "transformers"),
+    "timm": ("torch", "timm"),
+    "torchvision": ("torch", "torchvision"),
     "keras": ("keras",),
     "gradients": ("torch", "captum"),
     "shap": ("shap",),
@@ -102,3 +103,7 @@ class NetworkError(BecausalError):
 
 class OutputError(BecausalError):
     """A result cannot be written, or cannot be read back."""
+
+
+class DamagedIndexError(OutputError):
+    """The index of a run is lost or damaged."""

@@ -1,4 +1,4 @@
-"""What an explanation holds: everything needed to see it, to trust it and to repeat it."""
+"""What an explanation holds: everything needed to see it, to trust it and to repeat it; and a comparison of several."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -7,17 +7,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.checks import CheckedSet, Level, level_name, number_or_none
-from becausal.core.contracts import ModelInfo, Pixels, Saliency, Visible
+from becausal.core.checks import Against, CheckedSet, Level, level_name, number_or_none
+from becausal.core.contracts import ModelInfo, Needs, Pixels, Saliency, Visible
 from becausal.core.errors import OptionError
 from becausal.core.frames import Frame
+from becausal.core.metrics import STEPS, Curves, Transfer
 from becausal.core.regions import cells
 from becausal.core.request import Request
 from becausal.core.schema import read_fields
 from becausal.core.stats import Stats
 from becausal.core.targets import Target
 
-SCHEMA = "becausal/explanation/2"
+SCHEMA = "becausal/explanation/3"
 
 
 @dataclass(frozen=True)
@@ -42,26 +43,6 @@ class Origin:
     grain: int | None
     versions: Mapping[str, str]
     files: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-
-    @property
-    def fills(self) -> tuple[str, ...]:
-        """What masked pixels became."""
-        return self.request.fills
-
-    @property
-    def seed(self) -> int:
-        """The random seed."""
-        return self.request.seed
-
-    @property
-    def max_calls(self) -> int | None:
-        """The limit on model calls."""
-        return self.request.max_calls
-
-    @property
-    def contrast(self) -> bool:
-        """Whether the set had to be necessary as well."""
-        return self.request.contrast
 
     def record(self) -> dict[str, Any]:
         """The origin as JSON can hold it."""
@@ -107,6 +88,14 @@ class NamedScore:
             label_id = int(np.argmax(answer)) if has_scores else int(answer)
         return NamedScore(info.name_of(label_id), label_id, float(answer[label_id]) if has_scores else float("nan"))
 
+    @staticmethod
+    def next_to(info: ModelInfo, answer: NDArray[Any], label_id: int) -> "NamedScore | None":
+        """The highest label besides one; None from a model that returns labels only, or has no other."""
+        if answer.ndim != 1 or len(answer) < 2:
+            return None
+        others = np.where(np.arange(len(answer)) == label_id, -np.inf, answer)
+        return NamedScore.of(info, answer, int(np.argmax(others)))
+
     def record(self) -> dict[str, Any]:
         """The label as JSON can hold it."""
         return {"label": self.label, "label_id": self.label_id, "confidence": number_or_none(self.confidence)}
@@ -116,12 +105,14 @@ class NamedScore:
 class ExplanationRecord(CheckedSet):
     """Why a classifier gave a label to a view.
 
-    visible, checks: the explanation, (*grid,) bool, and what was checked of it. levels: nested sets, smallest first, that
-    keep more and more of the confidence; the last one is the explanation. others: further explanations, each with its own
-    checks. responsibility: (*grid,) float, the map. top: the top label of the whole view, where it is known;
-    rival: the label of `target.against`. view, backgrounds: what was evaluated. frame: maps the view to the original
-    image. stopped_by: "finished", "budget", "interrupt", or "failure" (of the model; the last note says how).
-    original: (h, w, 3) uint8, the original image, only for figures: reduced if it is large, not saved, and None where it
+    visible, checks: the explanation, (*grid,) bool, and what was checked of it. levels: the explanation, the last one, and
+    the set `core` inside it, where it has one. others: further explanations, each with its own checks. responsibility:
+    (*grid,) float, the map. zones: (*grid,) what each pixel is to the explanation, see `Zone`; None for a map without zones.
+    against: the pixels whose masking raises the confidence; None where there are none, or nobody asked. top: the top label
+    of the whole view, where it is known; rival: the label of `target.against`. runner_up: the highest label
+    besides the explained one. view, backgrounds: what was evaluated. frame:
+    maps the view to the original image. stopped_by: "finished", "budget", "interrupt", or "failure" (of the model; the last
+    note says how). original: (h, w, 3) uint8, the original image, only for figures: reduced if large, None where it
     is the view. saved: the record that it was read from, for `verify`; None where it was made here.
     """
 
@@ -138,9 +129,12 @@ class ExplanationRecord(CheckedSet):
     frame: Frame
     levels: tuple[Level, ...] = ()
     others: tuple[CheckedSet, ...] = ()
+    zones: NDArray[np.uint8] | None = None
+    against: Against | None = None
     notes: tuple[str, ...] = ()
     top: NamedScore | None = None
     rival: NamedScore | None = None
+    runner_up: NamedScore | None = None
     original: Pixels | None = None
     saved: Mapping[str, Any] | None = None
 
@@ -149,7 +143,7 @@ class ExplanationRecord(CheckedSet):
         if self.levels:
             last = replace(self.levels[-1], visible=self.visible, checks=self.checks)
         else:
-            share = self.origin.request.confidence or 0.0
+            share = self.origin.request.share
             last = Level(self.visible, self.checks, level_name(share), share)
         object.__setattr__(self, "levels", (*self.levels[:-1], last))
 
@@ -181,37 +175,36 @@ class ExplanationRecord(CheckedSet):
         grid = self.visible.shape
         if len(position) != len(grid) or not all(0 <= p < side for p, side in zip(position, grid, strict=True)):
             raise OptionError(f"a position in the view needs {len(grid)} numbers within {grid}, not {position}")
-        is_box = self.target.box is not None
-        is_plain = self.target.top == 1 and self.target.against is None and not is_box
-        subject = "box" if is_box else "label"
+        if self.target.box is not None:
+            subject, kept, still = "box", "the box is found", "the box is still found"
+        elif self.target.top == 1 and self.target.against is None:
+            subject, kept, still = "label", f"the label is {self.label}", f"the label is still {self.label}"
+        else:
+            subject, kept, still = "label", "the target holds", "the target still holds"
         if not self.visible[position]:
-            kept = f"the label is still {self.label}" if is_plain else "the target still holds"
-            kept = "the box is still found" if is_box else kept
             number = next((i for i, other in enumerate(self.others, start=2) if other.visible[position]), None)
             where = "not part of the explanation" if number is None else f"part of explanation {number}, not of the first"
-            return Why(False, self.mutant(self.visible), None, None, f"{where}: masked with all the rest, and {kept}")
-        number = next(i for i, level in enumerate(self.levels) if level.visible[position])
-        level = self.levels[number]
+            if self.against is not None and self.against.visible[position]:
+                against = self.against
+                text = f"it speaks against {self.label}: with it and the rest of that set masked, the confidence is "
+                text += f"{against.confidence:.2f} and not {self.confidence:.2f}"
+                return Why(False, self.mutant(~against.visible), None, against.visible, text)
+            return Why(False, self.mutant(self.visible), None, None, f"{where}: masked with all the rest, and {still}")
+        level = next(level for level in self.levels if level.visible[position])
         shown, grain = self.mutant(level.visible), level.checks.minimal_grain
         if grain is None:
             text = "part of a sufficient set whose minimality was not checked, so no proof for this pixel alone"
             return Why(True, shown, None, None, text)
         number_of = cells(grid, grain)
         cell = level.visible & (number_of == number_of[position])
-        if number:
-            cell = cell & ~self.levels[number - 1].visible
-        with_it = f"with this cell of {grain} px"
-        if self.origin.contrast:
+        text = f"with this cell of {grain} px {kept}; without it, all else equal, it is lost"
+        if level.certificate is not None:
+            text = f"with this cell of {grain} px {kept} on all recorded backgrounds; without it, not on all of them"
+        elif self.origin.request.contrast:
             text = f"without this cell of {grain} px the set is no longer sufficient and necessary at once"
         elif level.share > 0:
             kept = f"the {subject} keeps {level.share:.0%} of its confidence"
-            text = f"{with_it} {kept}; without it, all else equal, it does not"
-        elif is_plain:
-            text = f"{with_it} the label is {self.label}; without it, all else equal, it is lost"
-        elif is_box:
-            text = f"{with_it} the box is found; without it, all else equal, it is lost"
-        else:
-            text = f"{with_it} the target holds; without it, all else equal, it is lost"
+            text = f"with this cell of {grain} px {kept}; without it, all else equal, it does not"
         return Why(True, shown, self.mutant(level.visible & ~cell), cell, text)
 
     def on_original(self, values: Visible | Saliency) -> Any:
@@ -240,6 +233,7 @@ class ExplanationRecord(CheckedSet):
             "explanation": self.set_summary(),
             "levels": [level.level_summary() for level in self.levels],
             "further": [other.set_summary() for other in self.others],
+            "against": None if self.against is None else self.against.record(),
             "notes": list(self.notes),
         }
 
@@ -251,10 +245,100 @@ class ExplanationRecord(CheckedSet):
             "target": asdict(self.target),
             "top": None if self.top is None else self.top.record(),
             "rival": None if self.rival is None else self.rival.record(),
+            "runner_up": None if self.runner_up is None else self.runner_up.record(),
             "checks": self.checks.record(),
             "further_checks": [other.checks.record() for other in self.others],
             "origin": self.origin.record(),
             "stats": asdict(self.stats),
             "frame": self.frame.record(),
             "view": {"shape": list(self.view.shape), "dtype": str(self.view.dtype)},
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """What one method found and how it measured up, or why it could not run.
+
+    overlap: the share of the explanation on the photobomber; None without its truth. curves: insertion and deletion;
+    None for a model that returns labels only. transfer: on how many held-out random backgrounds the label is kept.
+    seconds: the method with extraction, and minimising where that was asked.
+    """
+
+    method: str
+    explanation: ExplanationRecord | None = None
+    curves: Curves | None = None
+    overlap: float | None = None
+    transfer: Transfer | None = None
+    seconds: float = 0.0
+    needs: Needs = "labels"
+    error: str | None = None
+
+    @property
+    def is_coarser(self) -> bool:
+        """Whether minimality was asked for, and not proved of the core or the only set, or only for larger cells."""
+        found = self.explanation
+        if found is None or found.origin.grain is None:
+            return False
+        grain = found.levels[0].checks.minimal_grain
+        return grain is None or grain > found.origin.grain
+
+    def record(self) -> dict[str, Any]:
+        """The row as JSON can hold it."""
+        if self.explanation is None:
+            return {"method": self.method, "error": self.error}
+        found, curves = self.explanation, self.curves
+        return {
+            "method": self.method,
+            "needs": self.needs,
+            "options": found.origin.options,
+            "size": found.size,
+            "pixels": found.pixels,
+            "pieces": found.pieces,
+            "overlap": self.overlap,
+            "insertion": None if curves is None else curves.insertion_area,
+            "deletion": None if curves is None else curves.deletion_area,
+            "backgrounds": None if self.transfer is None else self.transfer.share,
+            "confidence": number_or_none(found.checks.confidence),
+            "sufficient": found.checks.sufficient,
+            "minimal_grain": found.checks.minimal_grain,
+            "calls": found.calls,
+            "seconds": round(self.seconds, 3),
+            "stopped_by": found.stopped_by,
+            "levels": [level.level_summary() for level in found.levels],
+            "notes": list(found.notes),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """All rows, in the order of the methods. truth: (*grid,) the photobomber, None where it is not known."""
+
+    rows: tuple[Row, ...]
+    truth: Visible | None = None
+
+    @property
+    def first(self) -> ExplanationRecord:
+        """Any of the explanations: they share image, view, label and model."""
+        return next(row.explanation for row in self.rows if row.explanation is not None)
+
+    def record(self) -> dict[str, Any]:
+        """Everything but the arrays, as JSON can hold it."""
+        first = self.first
+        return {
+            "schema": "becausal/comparison/1",
+            "image": first.origin.image,
+            "image_sha256": first.origin.image_sha256,
+            "model": first.origin.model,
+            "model_sha256": first.origin.model_sha256,
+            "label": first.label,
+            "label_id": first.label_id,
+            "confidence": number_or_none(first.confidence),
+            "fills": list(first.origin.request.fills),
+            "seed": first.origin.request.seed,
+            "grain": first.origin.grain,
+            "max_calls": first.origin.request.max_calls,
+            "metric_steps": STEPS,
+            "truth_pixels": None if self.truth is None else int(np.count_nonzero(self.truth)),
+            "rows": [row.record() for row in self.rows],
+            "versions": first.origin.versions,
         }

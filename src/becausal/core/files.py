@@ -14,6 +14,7 @@ from becausal.core.errors import InputError, OutputError
 
 _UNSAFE = frozenset('/\\:*?"<>|')
 _RESERVED = re.compile(r"CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|(COM|LPT)[0-9¹²³]", re.IGNORECASE)
+_NO_WAITING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)  # Windows has the second one only
 _STAGE = ".becausal-"  # new folders in which files are written
 _MOST_BYTES = 200  # of a name: most file systems allow 255, and numbers and suffixes are added
 _KINDS = {
@@ -28,13 +29,12 @@ _KINDS = {
 def open_regular(path: Path) -> BufferedReader:
     """Open a regular file for reading, without ever waiting for a pipe or a device.
 
-    Raises:
-        InputError: It is a folder, pipe, socket or device, or the path contains a null character.
-        OSError: It does not exist, or cannot be opened.
+    Raises InputError for a folder, pipe, socket or device, and for a path with a null character; OSError where it cannot be
+    opened.
     """
     try:
         _check_regular(path, os.stat(path).st_mode)
-        file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115 (closed by the caller)
+        file = os.fdopen(os.open(path, os.O_RDONLY | _NO_WAITING), "rb")
     except ValueError as error:  # a null character
         raise InputError(f"{str(path)!r} is not the name of a file: {error}") from None
     try:
@@ -45,22 +45,15 @@ def open_regular(path: Path) -> BufferedReader:
     return file
 
 
-def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
 def _check_regular(path: Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
         raise InputError(f"{path} is {_KINDS.get(stat.S_IFMT(mode), 'something else')}, not a regular file")
 
 
 def path_inside(folder: Path, *names: str | PurePath) -> Path:
-    """The path of something in a folder, which is to be written or removed.
+    """The path of something in a folder, which is to be written or removed. Raises OutputError where a link is on the way.
 
-    The folder was named by the user, and may be a link. What lies in it may come from somebody else.
-
-    Raises:
-        OutputError: It is a symbolic link, or is in one, and could lead out of the folder.
+    The folder was named by the user, and may be a link. What lies in it may come from somebody else, and lead out of it.
     """
     path = folder
     for name in PurePath(*names).parts:
@@ -73,14 +66,12 @@ def path_inside(folder: Path, *names: str | PurePath) -> Path:
 def open_inside(folder: Path, name: str | PurePath, flags: int) -> int:
     """Open a regular file in a folder for writing, see `path_inside`; returns its descriptor.
 
-    Raises:
-        OutputError: It, or a folder on the way, is a symbolic link, or it is not a regular file.
-        OSError: It cannot be opened.
+    Raises OutputError where it, or a folder on the way, is a symbolic link, or it is not a regular file; OSError where it
+    cannot be opened.
     """
     path = path_inside(folder, name)
-    extra = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
-        descriptor = os.open(path, flags | extra, 0o666)
+        descriptor = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | _NO_WAITING, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP:  # it became a link after it was checked
             raise _linked(path) from None
@@ -100,12 +91,8 @@ def _linked(path: Path) -> OutputError:
 def write_file(path: Path, content: bytes | Callable[[Path], None]) -> None:
     """Write a file in a new folder next to its place, then move it there; a link in its place is replaced, not followed.
 
-    Args:
-        path: Where the file is to be; its folder must exist.
-        content: The bytes, or a function that writes them to the path it is given (same name as `path`).
-
-    Raises:
-        OutputError: The file could not be written, or a folder, pipe or device is in its place. Nothing is left behind.
+    content: the bytes, or a function that writes them to the path it is given (same name as `path`). Raises OutputError if
+    the file cannot be written, or a folder, pipe or device is in its place; nothing is left behind.
     """
     _check_replaceable(path)
     try:
@@ -134,10 +121,8 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
     """Write files that belong together into a folder, which is made if it does not exist.
 
     All of them are first written elsewhere, then moved. Files of the same names are replaced together: the first one,
-    without which the others are not read, is taken away first and put back last. Other files stay as they are.
-
-    Raises:
-        OutputError: A file could not be written, or has the name of a link; the folder is then as it was before.
+    without which the others are not read, is taken away first and put back last. Other files stay as they are. Raises
+    OutputError where a file cannot be written, or has the name of a link; the folder is then as it was before.
     """
     there = folder.is_dir()
     try:
@@ -181,18 +166,14 @@ def _replace_together(folder: Path, new: Path, old: Path, names: tuple[str, ...]
         raise
 
 
-def safe_name(name: str, *, default: str = "image") -> str:
-    """A name for a file or folder that is safe on every platform: one component, never `.` or `..`.
+def safe_name(name: str) -> str:
+    """A name for a file or folder that is safe on every platform: one component, never `.` or `..`; "image" for none.
 
     Characters that a path cannot contain somewhere become `_`, and so do undecodable bytes. Names that Windows reserves
     get a `_`, long names are cut. A name that is safe already stays as it is.
-
-    Args:
-        name: Any text, e.g. the stem of an image's file.
-        default: What it is called where nothing is left.
     """
     safe = "".join("_" if c in _UNSAFE or not (c.isprintable() or c == "\u3000") else c for c in name)
     safe = safe.encode()[:_MOST_BYTES].decode(errors="ignore").rstrip(". ")  # Windows drops dots and spaces at the end
     if _RESERVED.fullmatch(safe.partition(".")[0].rstrip()):
         safe = f"_{safe}"
-    return safe or default
+    return safe or "image"

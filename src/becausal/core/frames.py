@@ -55,23 +55,30 @@ class Frame:
         """Where the view's first edge lies on the original, in original pixels, along each axis."""
         return tuple(o * s for o, s in zip(self.origin, self.scale, strict=True))
 
-    def to_original(self, array: NDArray[Any], fill: float = 0) -> NDArray[Any]:
+    def to_original(self, array: NDArray[Any]) -> NDArray[Any]:
         """An array over the view's grid as one over the original: nearest for bool and integers, linear for floats.
 
-        What lies outside of the view becomes `fill` (False for bool). Raises ImageError for another shape.
+        What lies outside of the view becomes 0 or False. Raises ImageError for another shape.
         """
-        self._expect(array, self.grid, "view")
+        if array.shape != self.grid:
+            raise ImageError(f"an array of shape {array.shape} does not fit the view, whose shape is {self.grid}")
         if self.is_identity:
             return array.copy()
-        out = array
-        is_smooth = np.issubdtype(array.dtype, np.floating)
-        for axis in range(array.ndim):
-            out = self._spread(out, axis) if is_smooth else np.take(out, self._view_index(axis)[0], axis=axis)
-        for axis in range(array.ndim):
-            _, is_inside = self._view_index(axis)
-            if not is_inside.all():
-                out[(slice(None),) * axis + (~is_inside,)] = fill
-        return out
+        out, is_smooth = array, np.issubdtype(array.dtype, np.floating)
+        outside: list[NDArray[np.bool_]] = []
+        for axis, (length, resized, origin, side) in enumerate(self._axes()):
+            # The view pixel over the centre of each original one, in integers: (i + 1/2) · resized / length - origin.
+            place = ((2 * np.arange(length) + 1) * resized) // (2 * length) - origin
+            outside.append((place < 0) | (place >= side))
+            if is_smooth:  # linear interpolation, edges repeated
+                at = np.clip((np.arange(length) + 0.5) * resized / length - origin - 0.5, 0, side - 1)
+                before = np.minimum(at.astype(np.intp), side - 1)
+                share = (at - before).astype(out.dtype).reshape([length if a == axis else 1 for a in range(out.ndim)])
+                first = np.take(out, before, axis=axis)
+                out = first + (np.take(out, np.minimum(before + 1, side - 1), axis=axis) - first) * share
+            else:
+                out = np.take(out, np.clip(place, 0, side - 1), axis=axis)
+        return _blank(out, outside)
 
     def box_to_original(self, box: Box) -> Box:
         """A box of the view, (left, top, right, bottom), in pixels of the original."""
@@ -88,70 +95,41 @@ class Frame:
 
         Padding becomes False or 0. Raises ImageError for another shape.
         """
-        self._expect(array, self.original, "original")
+        if array.shape != self.original:
+            raise ImageError(f"an array of shape {array.shape} does not fit the original, whose shape is {self.original}")
         out = array
         outside: list[NDArray[np.bool_]] = []
         for axis, (length, resized, origin, side) in enumerate(self._axes()):
             place = ((2 * (np.arange(side) + origin) + 1) * length) // (2 * resized)
             outside.append((place < 0) | (place >= length))
             out = np.take(out, np.clip(place, 0, length - 1), axis=axis)
-        for axis, is_outside in enumerate(outside):
-            out[(slice(None),) * axis + (is_outside,)] = 0
-        return out
+        return _blank(out, outside)
 
     def _axes(self) -> list[tuple[int, int, int, int]]:
         return list(zip(self.original, self.resized, self.origin, self.grid, strict=True))
 
-    def _view_index(self, axis: int) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """For each original pixel along an axis: the view pixel over its centre, and whether there is one."""
-        length, resized, origin, side = self._axes()[axis]
-        place = ((2 * np.arange(length) + 1) * resized) // (2 * length) - origin
-        return np.clip(place, 0, side - 1), (place >= 0) & (place < side)
 
-    def _spread(self, array: NDArray[Any], axis: int) -> NDArray[Any]:
-        """Linear interpolation along one axis, edges repeated."""
-        length, resized, origin, side = self._axes()[axis]
-        place = np.clip((np.arange(length) + 0.5) * resized / length - origin - 0.5, 0, side - 1)
-        before = np.minimum(place.astype(np.intp), side - 1)
-        after = np.minimum(before + 1, side - 1)
-        shape = [1] * array.ndim
-        shape[axis] = length
-        share = (place - before).astype(array.dtype).reshape(shape)
-        first = np.take(array, before, axis=axis)
-        return np.asarray(first + (np.take(array, after, axis=axis) - first) * share)
-
-    @staticmethod
-    def _expect(array: NDArray[Any], shape: Grid, whose: str) -> None:
-        if array.shape != shape:
-            raise ImageError(f"an array of shape {array.shape} does not fit the {whose}, whose shape is {shape}")
+def _blank(array: NDArray[Any], outside: list[NDArray[np.bool_]]) -> NDArray[Any]:
+    for axis, is_outside in enumerate(outside):
+        array[(slice(None),) * axis + (is_outside,)] = 0
+    return array
 
 
 def plan_frame(original: tuple[int, int], geometry: Geometry) -> Frame:
     """The frame of an image of (h, w) under a geometry; sizes and the centre are rounded as torchvision rounds."""
+    h, w = original
     match geometry.resize:
         case "squash":
             resized = geometry.grid
         case "letterbox":
-            resized = _fit_inside(original, geometry.grid)
+            rows, columns = geometry.grid
+            is_tall = rows * w <= columns * h
+            resized = (rows, max(1, round(w * rows / h))) if is_tall else (max(1, round(h * columns / w)), columns)
         case (rows, columns):
             resized = (rows, columns)
         case side:
-            resized = _with_short_side(original, min(geometry.grid) if side is None else side)
-    origin = tuple(_centre(have, want) for have, want in zip(resized, geometry.grid, strict=True))
+            side = min(geometry.grid) if side is None else side
+            resized = (side, int(side * w / h)) if h <= w else (int(side * h / w), side)
+    room = [have - want for have, want in zip(resized, geometry.grid, strict=True)]
+    origin = tuple(round(more / 2) if more >= 0 else -(-more // 2) for more in room)  # negative: padding
     return Frame(original, resized, origin, geometry.grid)
-
-
-def _with_short_side(shape: tuple[int, int], side: int) -> tuple[int, int]:
-    h, w = shape
-    return (side, int(side * w / h)) if h <= w else (int(side * h / w), side)
-
-
-def _fit_inside(shape: tuple[int, int], grid: tuple[int, int]) -> tuple[int, int]:
-    (h, w), (rows, columns) = shape, grid
-    if rows * w <= columns * h:
-        return rows, max(1, round(w * rows / h))
-    return max(1, round(h * columns / w)), columns
-
-
-def _centre(have: int, want: int) -> int:
-    return round((have - want) / 2) if have >= want else -((want - have) // 2)

@@ -13,16 +13,7 @@ _STEP = 1e-15  # of the bisection; below it, numbers next to 1 have nothing betw
 
 
 def wilson_interval(count: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson's two-sided interval of a share.
-
-    Args:
-        count: Number of cases among `total`.
-        total: Number of cases in all, at least 1.
-        confidence: How often such an interval contains the true share, above 0 and below 1.
-
-    Returns:
-        The lower and the upper bound; exactly 0 for no case, exactly 1 for all.
-    """
+    """Wilson's two-sided interval of the share of `count` cases among `total`, 1 or more; from 0 for none, to 1 for all."""
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     share, weight = count / total, z**2 / total
     middle = (share + weight / 2) / (1 + weight)
@@ -33,16 +24,9 @@ def wilson_interval(count: int, total: int, confidence: float = 0.95) -> tuple[f
 def lower_bound(count: int, total: int, confidence: float = 0.95) -> float:
     """The exact one-sided lower bound of a share (Clopper and Pearson, 1934).
 
-    It is the share for which `count` or more cases have a probability of 1 - confidence. Whatever the true share is, the
-    bound exceeds it with at most this probability.
-
-    Args:
-        count: Number of cases among `total`.
-        total: Number of cases in all, 1 to MOST_CASES.
-        confidence: How often such a bound is right, at least; above 0 and below 1.
-
-    Returns:
-        The bound; exactly 0 for no case. It is rounded downwards, by less than 1e-9.
+    It is the share for which `count` or more cases of `total`, 1 to MOST_CASES, have a probability of 1 - confidence.
+    Whatever the true share is, the bound exceeds it with at most this probability. It is exactly 0 for no case, and rounded
+    downwards, by less than 1e-9.
     """
     if count == 0:
         return 0.0
@@ -51,24 +35,16 @@ def lower_bound(count: int, total: int, confidence: float = 0.95) -> float:
     low, high = 0.0, 1.0
     while high - low > _STEP:
         middle = (low + high) / 2
-        if _sum_of_logs(weights + cases * log(middle) + (total - cases) * log1p(-middle)) <= 1 - confidence:
-            low = middle
-        else:
-            high = middle
+        # The probability is a sum of terms that may be as small as 1e-3000, so it is taken relative to the largest of them.
+        logs = weights + cases * log(middle) + (total - cases) * log1p(-middle)
+        largest = float(logs.max())
+        is_below = exp(largest) * float(np.exp(logs - largest).sum()) <= 1 - confidence
+        low, high = (middle, high) if is_below else (low, middle)
     return low
 
 
 def exact_interval(count: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
-    """The exact two-sided interval of a share (Clopper and Pearson, 1934): each side is wrong half as often.
-
-    Args:
-        count: Number of cases among `total`.
-        total: Number of cases in all, 1 to MOST_CASES.
-        confidence: How often such an interval contains the true share, at least; above 0 and below 1.
-
-    Returns:
-        The lower and the upper bound; exactly 0 for no case, exactly 1 for all.
-    """
+    """The exact two-sided interval of a share (Clopper and Pearson, 1934): each side is wrong half as often."""
     each = (1 + confidence) / 2
     return lower_bound(count, total, each), 1.0 - lower_bound(total - count, total, each)
 
@@ -81,11 +57,7 @@ def log_evidence(kept: int, failed: int, share: float, against: float) -> float:
     `against` is the true share, the ratio is a martingale with mean 1: the probability that it ever reaches x is at most
     1 / x (Ville, 1939), however often one looks at it.
 
-    Args:
-        kept: Number of cases that kept the label.
-        failed: Number of the others.
-        share: What is hoped for is above it; above 0 and below 1.
-        against: Above 0 and below 1.
+    kept, failed: the counts. share, against: above 0 and below 1; what is hoped for is above `share`.
     """
     a = 1 / (EXPECTED * (1 - share)) - 1
     mixture = lgamma(a + kept) + lgamma(failed + 1.0) - lgamma(a + kept + failed + 1.0) + log(a)
@@ -96,16 +68,8 @@ def anytime_bound(kept: int, failed: int, share: float, confidence: float = 0.95
     """A lower bound of a share that is right whenever the counting ended, e.g. as soon as the bound was high enough.
 
     It is the smallest share against which the evidence is too weak. With probability `confidence`, at least, the bound is
-    below the true share after every case. It is tightest for shares somewhat above `share`.
-
-    Args:
-        kept: Number of cases that kept the label.
-        failed: Number of the others.
-        share: Share that the bound is meant to reach, above 0 and below 1.
-        confidence: How often the bound is right at all times, at least; above 0 and below 1.
-
-    Returns:
-        The bound; exactly 0 for no case. It is rounded downwards, by less than 1e-9.
+    below the true share after every case. It is tightest for shares somewhat above `share`, which it is meant to reach. It
+    is exactly 0 for no case, and rounded downwards, by less than 1e-9.
     """
     if kept == 0:
         return 0.0
@@ -122,9 +86,3 @@ def _log_binomials(total: int) -> NDArray[np.float64]:
     """The logarithms of all binomial coefficients of `total`, (total + 1,)."""
     logs = np.array([lgamma(k + 1.0) for k in range(total + 1)])
     return np.asarray(logs[-1] - logs - logs[::-1], np.float64)
-
-
-def _sum_of_logs(logs: NDArray[np.float64]) -> float:
-    """The sum of values given as logarithms."""
-    largest = float(logs.max())
-    return exp(largest) * float(np.exp(logs - largest).sum())

@@ -38,14 +38,7 @@ class Curves:
 
 @dataclass(frozen=True)
 class Transfer:
-    """On how many held-out backgrounds a set keeps its label, with the exact interval of the share.
-
-    Attributes:
-        kept: Backgrounds on which the label was kept.
-        asked: Backgrounds that were evaluated.
-        low: Lower end of the interval.
-        high: Upper end of the interval.
-    """
+    """On how many held-out backgrounds, of those asked, a set keeps its label; low, high: exact interval of the share."""
 
     kept: int
     asked: int

@@ -1,17 +1,19 @@
 """What every option says about itself: one place for the command line, its help, the page and the commands in reports."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import Field, dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 
 @dataclass(frozen=True)
 class Option:
-    """How an option is written and explained outside of Python.
+    """How an option is written and explained outside of Python; `list_options` adds what its field says.
 
     help: one sentence. metavar: what stands for its value. flag: its name on the command line, from the field's name
     where it is empty. choices: values to offer for completion; others are still allowed. parse: makes the field's value
     from text, or from a list of texts; None where it is taken as it is.
+    name: of the field. default: its default. types: what its value may be, None left out.
     """
 
     help: str
@@ -19,40 +21,48 @@ class Option:
     flag: str = ""
     choices: tuple[str, ...] = ()
     parse: Callable[[Any], Any] | None = None
+    name: str = ""
+    default: Any = None
+    types: tuple[Any, ...] = ()
+
+    @property
+    def takes_many(self) -> bool:
+        """Whether its value is a list or a mapping, so that the option can be repeated."""
+        return any(get_origin(kind) in (tuple, Mapping) for kind in self.types)
 
 
 def option(
-    default: Any,
-    help: str,
-    *,
-    metavar: str = "",
-    flag: str = "",
-    choices: tuple[str, ...] = (),
+    default: Any, help: str, *, metavar: str = "", flag: str = "", choices: tuple[str, ...] = (),
     parse: Callable[[Any], Any] | None = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """A dataclass field that is an option; see `Option`."""
     return field(default=default, metadata={"option": Option(help, metavar, flag, choices, parse)})
 
 
-def flag_of(described: "Field[Any]") -> str:
-    """The name of an option on the command line."""
-    option: Option = described.metadata["option"]
-    return option.flag or f"--{described.name.replace('_', '-')}"
+def list_options(record: type) -> tuple[Option, ...]:
+    """The options of a dataclass, in the order of its fields. Every interface takes them from here."""
+    hints, found = get_type_hints(record), []
+    for item in fields(record):
+        if "option" in item.metadata:
+            given, hint = item.metadata["option"], hints[item.name]
+            types = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+            flag = given.flag or f"--{item.name.replace('_', '-')}"
+            types = tuple(kind for kind in types if kind is not NoneType)
+            found.append(replace(given, flag=flag, name=item.name, default=item.default, types=types))
+    return tuple(found)
 
 
 def as_words(record: type, values: Mapping[str, Any]) -> list[str]:
-    """Options as words of the command line; defaults, and what only Python can give, are left out.
+    """The options of a dataclass as words of the command line; defaults, and what only Python can give, are left out.
 
-    Args:
-        record: A dataclass whose fields are options.
-        values: The values of its fields, by name, as JSON holds them.
+    values: of its fields, by name, as JSON holds them.
     """
     words: list[str] = []
-    for item in fields(record):
-        value = values.get(item.name, item.default)
+    for each in list_options(record):
+        value = values.get(each.name, each.default)
         value = tuple(value) if isinstance(value, list) else value
-        if "option" in item.metadata and value != item.default:
-            words += ["--" + item.name, "none"] if value is None else option_words(flag_of(item), value)
+        if value != each.default:
+            words += [each.flag, "none"] if value is None else option_words(each.flag, value)
     return words
 
 

@@ -4,16 +4,15 @@ k-means over position and colour, as in SLIC, started from an even lattice and t
 and centres are whole numbers, so that distances are exact and every machine finds the same patches.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.components import components
-from becausal.core.contracts import Grid, Pixels
+from becausal.core.contracts import Pixels
+from becausal.core.regions import components
 
-ROUNDS = 6
+ROUNDS = 6  # of k-means, at most
 SAMPLE = 3_000  # pixels that the centres are found from, about; all are then given to the nearest
 UNIT = 128  # steps to a patch's width
 BLOCK = 1 << 15  # distances held at a time: few enough to stay in the cache, and not to call threads for the product
@@ -21,32 +20,34 @@ CRUMB = 1 / 8  # of a patch's pixels: what is smaller and lies apart is no super
 
 
 def superpixels(view: Pixels, count: int, *, compactness: float = 0.2) -> NDArray[np.intp]:
-    """Clusters, each in one piece: what falls apart becomes patches of its own, except crumbs, which join a neighbour."""
-    grid = view.shape[:-1]
-    return _sweep_up(components(clusters(view, count, compactness=compactness)), CRUMB * _width(grid, count) ** len(grid))
-
-
-def clusters(view: Pixels, count: int, *, compactness: float = 0.2) -> NDArray[np.intp]:
     """The number of the patch each pixel lies in, (*grid,), about `count` patches numbered from 0 without gaps.
 
-    view: (*grid, channels). compactness: how far colours may differ, as a share of their whole range, before they weigh
-    as much as one patch's width of distance; higher makes patches squarer.
+    Each is in one piece: clusters that fall apart become several patches, except for crumbs, which join a neighbour.
+    view: (*grid, channels). compactness: how far colours may differ, as a share of their whole range, before they weigh as
+    much as one patch's width of distance; higher makes patches squarer.
     """
     grid = view.shape[:-1]
-    width = _width(grid, count)
-    features = np.concatenate([*_positions(grid, UNIT / width), *_colours(view, UNIT / compactness)]).T
+    width = max(1.0, float((np.prod(grid) / count) ** (1 / len(grid))))  # of a patch, in pixels
+    place = [np.rint(np.arange(side) * UNIT / width) for side in grid]
+    position = [np.broadcast_to(along, grid).reshape(1, -1) for along in np.ix_(*place)]
+    features = np.concatenate([*position, *_colours(view, UNIT / compactness)]).T
     most = 2 * features.shape[1] * max(1.0, float(features.max())) ** 2
     features = features.astype(np.float32 if most < 2**24 else np.float64, order="C")  # both exact: no product is rounded
     stride = max(1, int((len(features) / SAMPLE) ** (1 / len(grid))))
     chosen = np.arange(len(features)).reshape(grid)[(slice(None, None, stride),) * len(grid)].ravel()
-    sample, patch = features[chosen], _lattice(grid, width)[chosen]
+    patch = np.zeros(grid, np.intp)  # the even lattice
+    parts = [max(1, round(side / width)) for side in grid]
+    for along, count in zip(np.ix_(*(np.arange(n) * k // n for n, k in zip(grid, parts, strict=True))), parts, strict=True):
+        patch = patch * count + along
+    sample, patch = features[chosen], patch.ravel()[chosen]
     centres = _means(sample, patch)
     for _ in range(ROUNDS):
         nearest = _nearest(sample, centres)
         if np.array_equal(nearest, patch):
             break
         patch, centres = nearest, _means(sample, nearest)
-    return _renumbered(_nearest(features, centres)).reshape(grid)
+    cluster = _nearest(features, centres).reshape(grid)  # may fall apart
+    return _sweep_up(components(cluster), CRUMB * width ** len(grid))
 
 
 def fit_ridge(
@@ -66,40 +67,15 @@ def fit_ridge(
     return np.asarray(np.linalg.solve(rows.T @ rows + penalty * np.eye(k), rows.T @ right), np.float64)
 
 
-def _width(grid: Grid, count: int) -> float:
-    """The width of a patch, in pixels."""
-    return max(1.0, float((np.prod(grid) / count) ** (1 / len(grid))))
-
-
-def _positions(grid: Grid, unit: float) -> Iterator[NDArray[np.float64]]:
-    """The pixels' indices times `unit`, to the whole number, one row (1, n) for each axis."""
-    for axis, side in enumerate(grid):
-        shape = [1] * len(grid)
-        shape[axis] = side
-        yield np.broadcast_to(np.rint(np.arange(side) * unit).reshape(shape), grid).reshape(1, -1)
-
-
-def _colours(view: Pixels, unit: float) -> Iterator[NDArray[np.float64]]:
+def _colours(view: Pixels, unit: float) -> list[NDArray[np.float64]]:
     """The pixels' colours, whose range is 0..1, times `unit`, to the whole number, one row (1, n) for each channel."""
     flat = view.reshape(-1, view.shape[-1])
     if view.dtype == np.uint8:
         table = np.rint(np.arange(256) / 255 * unit)
-        yield from (table[flat[:, channel]][None] for channel in range(flat.shape[1]))
-        return
+        return [table[column][None] for column in flat.T]
     values = flat.astype(np.float64)
     low, high = values.min(), values.max()
-    yield from (np.rint((column - low) / max(high - low, 1e-12) * unit)[None] for column in values.T)
-
-
-def _lattice(grid: Grid, width: float) -> NDArray[np.intp]:
-    """The even patches to start from, (n,)."""
-    index = np.zeros(grid, np.intp)
-    for axis, side in enumerate(grid):
-        parts = max(1, round(side / width))
-        shape = [1] * len(grid)
-        shape[axis] = side
-        index = index * parts + (np.arange(side) * parts // side).reshape(shape)
-    return index.ravel()
+    return [np.rint((column - low) / max(high - low, 1e-12) * unit)[None] for column in values.T]
 
 
 def _means(features: NDArray[np.floating], patch: NDArray[np.intp]) -> NDArray[np.floating]:
@@ -119,41 +95,30 @@ def _nearest(features: NDArray[np.floating], centres: NDArray[np.floating]) -> N
     return np.concatenate(parts)
 
 
-def _neighbours(values: NDArray[Any]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    """Views of all pixels that have a next one along an axis, and of the next ones, axis by axis."""
-    for axis in range(values.ndim):
-        along = np.moveaxis(values, axis, 0)
-        yield along[:-1], along[1:]
-
-
-def _renumbered(piece: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The same numbers without gaps."""
-    return np.asarray((np.cumsum(np.bincount(piece.ravel()) > 0) - 1)[piece], np.intp)
-
-
 def _sweep_up(piece: NDArray[np.intp], least: float) -> NDArray[np.intp]:
-    """Pieces of fewer than `least` pixels joined to the larger neighbour they touch most, until there are none."""
+    """Pieces of fewer than `least` pixels joined to the larger neighbour they touch most, numbered without gaps."""
     while True:
-        piece = _renumbered(piece)
+        piece = np.asarray((np.cumsum(np.bincount(piece.ravel()) > 0) - 1)[piece], np.intp)
         counts = np.bincount(piece.ravel())
         if len(counts) == 1 or counts.min() >= least:
             return piece
         rank = np.empty(len(counts), np.intp)
         rank[np.lexsort((np.arange(len(counts)), counts))] = np.arange(len(counts))  # by size, no two alike
-        small, large = np.concatenate([_small_first(a, b, rank) for a, b in _neighbours(piece)], axis=1)
+        small, large = np.concatenate([_contacts(np.moveaxis(piece, axis, 0), rank) for axis in range(piece.ndim)], axis=1)
         joins = counts[small] < least
         pairs, contact = np.unique(small[joins] * len(counts) + large[joins], return_counts=True)
         small, large = np.divmod(pairs, len(counts))
         into = np.arange(len(counts))
         order = np.lexsort((rank[large], contact))  # the most touched last, so that it is the one that stays
         into[small[order]] = large[order]
-        while not np.array_equal(into, into[into]):
+        while not np.array_equal(into, into[into]):  # a crumb may join a crumb; ranks rise, so there is no circle
             into = into[into]
         piece = into[piece]
 
 
-def _small_first(a: NDArray[np.intp], b: NDArray[np.intp], rank: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The pieces that touch here, (2, contacts), the smaller one of each two first."""
+def _contacts(piece: NDArray[np.intp], rank: NDArray[Any]) -> NDArray[np.intp]:
+    """The pieces that touch along the first axis, (2, contacts), the smaller one of each two first."""
+    a, b = piece[:-1], piece[1:]
     differ = a != b
     a, b = a[differ], b[differ]
     swap = rank[a] > rank[b]

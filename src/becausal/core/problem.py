@@ -20,7 +20,8 @@ class Problem:
         has_scores: Whether `Answers.confidence` means anything; False for models that return labels only.
         model: The classifier itself. Only methods that need gradients may touch it.
         budget: How many questions a method may ask, None for any number.
-        floors: Confidences that nested sets must keep beyond the target, in ascending order; empty for a single set.
+        floor: Confidence that a set has to keep in the fills beyond the target; 0 asks for nothing.
+        holds: The share of random backgrounds on which the explanation has to keep the label; None for one fill only.
         sampler: The random backgrounds that a search may use by number, see `Question.draws`; None for none.
         is_guided: Whether a twin of the model answers what is not marked `Question.exact`.
     """
@@ -31,7 +32,8 @@ class Problem:
     has_scores: bool = True
     model: Classifier | None = None
     budget: int | None = None
-    floors: tuple[float, ...] = ()
+    floor: float = 0.0
+    holds: float | None = None
     sampler: BackgroundSampler | None = None
     is_guided: bool = False
 
@@ -56,10 +58,8 @@ class Explainer(Protocol):
 
     @property
     def name(self) -> str: ...
-
     @property
     def needs(self) -> Needs: ...
-
     def search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]: ...
 
 

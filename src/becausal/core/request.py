@@ -14,10 +14,12 @@ from becausal.core.problem import Explainer, SetExplainer, options_of
 from becausal.core.schema import read_fields
 
 _MOST = 2**63 - 1  # what databases can hold
+LEAST_CALLS = 10
 MAX_SEVERAL = 1000
 MAX_SEEDS = 1000
-SHARES = (0.0, 0.5, 0.9)  # of the confidence, that the default levels keep
+SHARE = 0.9  # of the confidence that `core` keeps, and of the random backgrounds that `enough` holds on, by default
 MAX_GRAIN = 2**31 - 1
+AUTO = "auto"  # in the place of a fill: the usual one, or where nothing can be explained with it, the first that works
 MOST_HOLDS = 0.999  # a certificate of this share takes thousands of calls
 
 
@@ -73,92 +75,61 @@ def whole_number(name: str, value: Any, least: int, most: int = _MOST, *, kind: 
     return number
 
 
-def _share(name: str, value: Any, whole: str = "of the original one") -> float:
+def _share(name: str, value: Any, whole: str) -> float:
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     if not is_number or not 0.0 < float(value) <= 1.0:  # NaN is in no range
         raise OptionError(f"{name} is a share {whole}, above 0 and up to 1, not {value!r}")
     return float(value)
 
 
-def _fills(value: Any) -> tuple[str, ...]:
-    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise OptionError(f"fills must be a tuple of fills, e.g. ('grey', 'blur'), not {value!r}")
-    if not value:
-        raise OptionError("at least one fill is needed")
-    for fill in value:
-        if not isinstance(fill, str):
-            raise OptionError(f"a fill is written as text, e.g. 'grey', '0.5' or '255,136,0', not {fill!r}")
-    return tuple(value)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """Everything that is asked of an explanation besides the image and the model.
 
-    Attributes:
-        method: A method's name, or an explainer.
-        options: Options of the method, by name.
-        target: The label to explain, by name or id; None for the top label.
-        against: Only this other label must stay behind the target.
-        box: Of an object detector: the box to explain, by its number, from 1 for the highest score, or as
-            "left,top,right,bottom" in pixels of the image; None for the highest score.
-        top: It is enough that the target stays among the top k labels.
-        confidence: Share of the original confidence to keep as well, above 0 and up to 1; None for three nested levels:
-            the label alone, half of the confidence, most of it (0.9).
-        smallest: Keep the label alone, by the smallest set.
-        fills: What masked pixels become; the explanation must hold under all of them.
-        grain: Side in pixels of the cells down to which an explanation is minimised; None for not at all, "default"
-            for the method's own.
-        seed: Same seed, same answer.
-        seeds: How many searches are run, each with a seed of its own; their maps are averaged.
-        max_calls: Limit on model calls; None for no limit.
-        several: How many disjoint explanations to look for.
-        contrast: Find a set that is necessary as well as sufficient.
-        holds: Share of random backgrounds on which a further level, "any", has to keep the label, above 0 and up to 0.999;
-            None for no such level.
-        backgrounds: Where they come from: None for our distribution, a folder of images, or a function of the view and a
-            random generator.
+    The options are those of `becausal.explain`, which documents each for Python; the texts here are for the command line.
     """
 
-    target: int | str | None = option(None, "Label to explain. Default: the top label.", metavar="LABEL|ID")
+    target: int | str | None = option(None, "Why this label? Default: the top label.", metavar="LABEL|ID")
     against: int | str | None = option(
-        None, "Require only that the target scores higher than this label.", metavar="LABEL|ID"
+        None, "Why not this label: what keeps the explained label ahead of it?", metavar="LABEL|ID"
     )
     box: int | str | None = option(
         None,
-        "Object detectors: box to explain, by its number (see `becausal inspect`) or nearest to these pixels of the image. "
+        "Object detectors: why this box? Its number (see `becausal inspect`), or the pixels of the image it is nearest to. "
         "Default: the box with the highest score.",
         metavar="N|L,T,R,B",
     )
-    top: int = option(1, "Require only that the target stays among the top K labels.", metavar="K")
+    top: int = option(1, "What keeps the label among the top K?", metavar="K")
     confidence: float | None = option(
         None,
-        "Keep the label and this share of its confidence, e.g. 0.7. Default: three nested levels that keep the label, half "
-        "of its confidence, and most of it (0.9).",
+        "Which pixels keep this share of the confidence, e.g. 0.7? One set, with the rest in one fill.",
         metavar="SHARE",
     )
-    smallest: bool = option(False, "Find the smallest set that keeps the label, whatever its confidence.")
+    smallest: bool = option(
+        False, "What are the fewest pixels that keep the label, at any confidence? One set, with the rest in one fill."
+    )
     fills: tuple[str, ...] = option(
-        ("grey",),
-        "What masked pixels become: {fills}, '#rrggbb', 'r,g,b', a number, image:FILE. "
-        "Repeat the option to require that the explanation holds under all of them.",
+        (AUTO,),
+        "Which pixels are enough when the rest becomes this: {fills}, '#rrggbb', 'r,g,b', a number, image:FILE? "
+        "Give it several times for a set that is enough under each of them. Default: a plain colour that does not have the "
+        "label itself.",
         metavar="FILL",
         flag="--fill",
         parse=tuple,
     )
     holds: float | None = option(
         None,
-        "Also find a set that keeps the label on at least this share of random backgrounds, e.g. 0.9, certified on fresh "
-        "ones. See `becausal backgrounds`.",
+        "Which pixels keep the label on this share of random backgrounds, e.g. 0.95? Default: 0.9; not asked with "
+        "--smallest, --confidence, --fill, --contrast and --several.",
         metavar="SHARE",
     )
     backgrounds: str | Callable[[Any, Any], Any] | None = option(
-        None, "With --holds: draw the backgrounds from the images in this folder instead.", metavar="DIR"
+        None, "Take the random backgrounds from the images in this folder; see `becausal backgrounds`.", metavar="DIR"
     )
-    contrast: bool = option(
-        False, "Find a set that is sufficient and necessary: alone it keeps the label, without it the label is lost."
+    contrast: bool = option(False, "Which pixels keep the label alone, and lose it when they are masked?")
+    several: int = option(
+        1, "Are there others? Look for K explanations that share no pixel (method causal only).", metavar="K"
     )
-    several: int = option(1, "Look for K disjoint explanations (method causal only).", metavar="K")
     method: str | Explainer = option("causal", "Method to use; see `becausal methods`.", metavar="NAME")
     options: Mapping[str, Any] | None = option(
         None,
@@ -169,7 +140,7 @@ class Request:
     )
     grain: int | None | Literal["default"] = option(
         "default",
-        "Minimise the explanation down to cells of this side in pixels; none to skip this. "
+        "Remove cells of this side in pixels that are not needed, until every one is; none to skip this. "
         "Default: 1/28 of the longest side (8 px at 224) for causal, 1/56 with --smallest, none for other methods.",
         metavar="PX|none",
         parse=parse_grain,
@@ -184,24 +155,45 @@ class Request:
 
     def __post_init__(self) -> None:
         """Check every value, and keep numbers of other libraries as Python's own, as JSON needs them."""
+
+        def keep(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
         limits = {"top": (1, _MOST), "several": (1, MAX_SEVERAL), "seed": (0, _MOST), "seeds": (1, MAX_SEEDS)}
         if self.max_calls is not None:
-            limits["max_calls"] = (10, _MOST)
+            limits["max_calls"] = (LEAST_CALLS, _MOST)
         if self.grain not in (None, "default"):
             limits["grain"] = (1, MAX_GRAIN)
         for name, (least, most) in limits.items():
             kind = "a side in whole pixels, None or 'default'" if name == "grain" else "a whole number"
-            object.__setattr__(self, name, whole_number(name, getattr(self, name), least, most, kind=kind))
+            keep(name, whole_number(name, getattr(self, name), least, most, kind=kind))
         for name in ("target", "against"):
             label = getattr(self, name)
             if label is not None and not isinstance(label, str):
-                object.__setattr__(self, name, whole_number(name, label, 0, kind="a label's name or id"))
+                keep(name, whole_number(name, label, 0, kind="a label's name or id"))
         if self.box is not None:
-            object.__setattr__(self, "box", parse_box(self.box))
+            keep("box", parse_box(self.box))
         if self.confidence is not None:
-            object.__setattr__(self, "confidence", _share("confidence", self.confidence))
-        self._check_backgrounds()
-        object.__setattr__(self, "fills", _fills(self.fills))
+            keep("confidence", _share("confidence", self.confidence, "of the original one"))
+        if not (self.backgrounds is None or isinstance(self.backgrounds, str) or callable(self.backgrounds)):
+            what = "a folder of images or a function of view and rng"
+            raise OptionError(f"backgrounds are {what}, not {self.backgrounds!r}")
+        if self.holds is not None:
+            keep("holds", share := _share("holds", self.holds, "of random backgrounds"))
+            if share > MOST_HOLDS:
+                raise OptionError(f"holds must be at most {MOST_HOLDS}, not {share}: more would take too many backgrounds")
+            if self.contrast or self.several > 1 or self.smallest:
+                raise OptionError("holds asks for random backgrounds, and smallest, contrast and several for one fill")
+        if isinstance(self.fills, (str, bytes)) or not isinstance(self.fills, Sequence):
+            raise OptionError(f"fills must be a tuple of fills, e.g. ('grey', 'blur'), not {self.fills!r}")
+        if not self.fills:
+            raise OptionError("at least one fill is needed")
+        for fill in self.fills:
+            if not isinstance(fill, str):
+                raise OptionError(f"a fill is written as text, e.g. 'grey', '0.5' or '255,136,0', not {fill!r}")
+        if AUTO in self.fills and len(self.fills) > 1:
+            raise OptionError(f"{AUTO} stands for one fill that is chosen for each image: leave it out, or the others")
+        keep("fills", tuple(self.fills))
         for name in ("contrast", "smallest"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name} must be True or False, not {getattr(self, name)!r}")
@@ -212,25 +204,23 @@ class Request:
         if self.options is not None and not isinstance(self.options, Mapping):
             raise OptionError(f"options must be a mapping of names to values, not {self.options!r}")
 
-    def _check_backgrounds(self) -> None:
-        if self.holds is None:
-            if self.backgrounds is not None:
-                raise OptionError("backgrounds are used with holds only, e.g. holds=0.9 (--holds 0.9)")
-            return
-        object.__setattr__(self, "holds", _share("holds", self.holds, "of random backgrounds"))
-        if self.holds is not None and self.holds > MOST_HOLDS:
-            raise OptionError(f"holds must be at most {MOST_HOLDS}, not {self.holds}: more would take too many backgrounds")
-        if self.contrast or self.several > 1:
-            raise OptionError("holds is for a single sufficient set: leave out contrast and several")
-        if not (self.backgrounds is None or isinstance(self.backgrounds, str) or callable(self.backgrounds)):
-            raise OptionError(f"backgrounds are a folder of images or a function of view and rng, not {self.backgrounds!r}")
+    @property
+    def share(self) -> float:
+        """The share of the confidence to keep with everything else in the plain fill; 0 for the label alone."""
+        if self.confidence is not None:
+            return self.confidence
+        return 0.0 if self.smallest or self.contrast or self.several > 1 else SHARE
 
     @property
-    def shares(self) -> tuple[float, ...]:
-        """The shares of the confidence to keep, one for each level; disjoint and necessary sets have a single level."""
-        if self.confidence is not None:
-            return (self.confidence,)
-        return SHARES[:1] if self.smallest or self.contrast or self.several > 1 else SHARES
+    def share_held(self) -> float | None:
+        """The share of random backgrounds to hold on; None where one set in one fill is asked for."""
+        is_plain = self.confidence is None and self.share == SHARE and self.chooses_fill
+        return SHARE if self.holds is None and is_plain else self.holds
+
+    @property
+    def chooses_fill(self) -> bool:
+        """Whether no fill was named, so that another one may be taken where the usual one does not work."""
+        return self.fills == (AUTO,)
 
     def within(self, grid: Grid) -> Self:
         """The same for views of this grid: a cell larger than the view is the view, whatever its side."""
@@ -239,12 +229,11 @@ class Request:
     def configure(self, explainer: Explainer) -> Explainer:
         """The explainer with this request's grain and number of explanations.
 
-        Raises:
-            OptionError: Several explanations are asked of a method that makes a map only.
+        Raises OptionError where several explanations are asked of a method that makes a map only.
         """
         grain = self.grain if isinstance(self.grain, int) else None
         if isinstance(explainer, SetExplainer):
-            return explainer.configured(grain=grain, several=self.several, smallest=self.shares == (0.0,))
+            return explainer.configured(grain=grain, several=self.several, smallest=self.share == 0.0)
         if self.several > 1:
             raise OptionError(f"several explanations are found by the method causal only, not by {explainer.name}")
         return explainer
@@ -267,9 +256,5 @@ class Request:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """The request behind a `record`.
-
-        Raises:
-            OptionError: A field is unknown or has a value of another type; the message names it.
-        """
+        """The request behind a `record`. Raises OptionError that names the field which is unknown or of another type."""
         return cls(**read_fields(cls, record))

@@ -1,11 +1,12 @@
-"""Records read from JSON: checked against the types of a dataclass, with the field's name in every message."""
+"""JSON records: read into the types of a dataclass, and compared leaf by leaf (levels[1].share is the path of one)."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from becausal.core.errors import OptionError
 from becausal.core.text import one_line
@@ -13,6 +14,17 @@ from becausal.core.text import one_line
 MOST_DEPTH = 32  # of lists and objects in each other
 _MOST_INT = 2**53  # beyond this JSON readers disagree
 _SHOWN = 40  # characters of a value in a message
+UNKNOWN: Final = object()  # in the place of a value that could not be found
+_hints = cache(get_type_hints)
+_TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+#: How text becomes a value of each type; the first that fits counts, and it is left as it is where none does.
+_READERS: dict[Any, Callable[[str], Any]] = {
+    NoneType: lambda text: {"none": None}[text.lower()],
+    str: str,
+    bool: lambda text: _TRUTH[text.lower()],
+    int: int,
+    float: float,
+}
 _NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "text", NoneType: "null"}
 
 
@@ -29,15 +41,9 @@ def read_fields(
 ) -> dict[str, Any]:
     """The fields of a dataclass from a JSON object: lists become tuples, objects become dataclasses.
 
-    Args:
-        record_type: The dataclass; the types of its fields are the schema.
-        record: What was read from JSON.
-        where: The name of the record in messages, e.g. "origin.request".
-        complete: Whether fields with defaults have to be there, too.
-        ignore_others: Whether names that are not fields are ignored instead of refused.
-
-    Raises:
-        OptionError: The record, or one of its fields, is missing, unknown or of another type; the message names it.
+    The types of the fields are the schema. where: the name of the record in messages, e.g. "origin.request". complete: those
+    with defaults have to be there, too. ignore_others: names that are not fields are ignored instead of refused. Raises
+    OptionError that names the field which is missing, unknown or of another type.
     """
     if not isinstance(record, Mapping):
         raise OptionError(f"{where or 'the record'} is {show_value(record)}, expected an object")
@@ -55,6 +61,9 @@ def read_fields(
 
 def read_value(value: Any, hint: Any, where: str) -> Any:
     """A value from JSON as the type says. Raises OptionError that names the field."""
+    record_type, *others = get_args(hint) or (hint,)
+    if others == [NoneType] and is_dataclass(record_type) and value is not None:  # a record, or null
+        hint = record_type
     if is_dataclass(hint) and isinstance(hint, type):
         return hint(**read_fields(hint, value, where))
     try:
@@ -62,6 +71,16 @@ def read_value(value: Any, hint: Any, where: str) -> Any:
     except _Mismatch as found:
         name = f"{where}{found.place}"
         raise OptionError(f"{name} is {show_value(found.value)}, expected {_describe(found.hint)}") from None
+
+
+def read_text(text: str, hint: Any, where: str) -> Any:
+    """A value from text, as a command line or a form has it, as the type says. Raises OptionError that names the field."""
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    for kind, read in _READERS.items():
+        if kind in kinds:
+            with suppress(KeyError, ValueError):
+                return read_value(read(text), hint, where)
+    return read_value(text, hint, where)
 
 
 def check_depth(value: dict[str, Any]) -> None:
@@ -73,11 +92,6 @@ def check_depth(value: dict[str, Any]) -> None:
         if not level:
             return
     raise OptionError(f"lists and objects are nested more than {MOST_DEPTH} deep")
-
-
-@cache
-def _hints(record_type: type) -> dict[str, Any]:
-    return get_type_hints(record_type)
 
 
 def _convert(value: Any, hint: Any) -> Any:
@@ -98,7 +112,13 @@ def _convert(value: Any, hint: Any) -> Any:
         return tuple(_convert_inner(item, arguments[0], f"[{number}]") for number, item in enumerate(value))
     elif isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(value, Mapping):
         return {name: _convert_inner(item, arguments[1], f".{one_line(name, _SHOWN)}") for name, item in value.items()}
-    elif _is_plain(value, hint):
+    elif hint is float:
+        if type(value) in (int, float) and abs(value) <= 1e300:  # false for NaN
+            return value
+    elif hint is int:
+        if type(value) is int and abs(value) <= _MOST_INT:
+            return value
+    elif isinstance(value, str) if hint is str else hint in (bool, NoneType) and type(value) is hint:
         return value
     raise _Mismatch("", value, hint)
 
@@ -108,17 +128,6 @@ def _convert_inner(value: Any, hint: Any, place: str) -> Any:
         return _convert(value, hint)
     except _Mismatch as found:
         raise _Mismatch(place + found.place, found.value, found.hint) from None
-
-
-def _is_plain(value: Any, hint: Any) -> bool:
-    """Whether a value that is no list and no object has the type."""
-    if hint is float:
-        return type(value) in (int, float) and abs(value) <= 1e300  # false for NaN
-    if hint is int:
-        return type(value) is int and abs(value) <= _MOST_INT
-    if hint is str:
-        return isinstance(value, str)
-    return hint in (bool, NoneType) and type(value) is hint
 
 
 def _describe(hint: Any) -> str:
@@ -140,3 +149,73 @@ def show_value(value: Any) -> str:
         return "an object" if isinstance(value, Mapping) else "a list"
     text = one_line(json.dumps(value, default=str, ensure_ascii=False))
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
+@dataclass
+class Compared:
+    """What is the same, by path; what differs, as stated and as found; and what was compared with nothing."""
+
+    same: set[str] = field(default_factory=set)
+    different: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    unchecked: set[str] = field(default_factory=set)
+
+
+def list_leaves(value: Any, path: str = "") -> dict[str, Any]:
+    """Every number, text, truth value, null, empty list and empty object of a record, by its path."""
+    children = list(_children(value, path))
+    if not children:
+        return {path: value}
+    return {name: leaf for inner, child in children for name, leaf in list_leaves(child, inner).items()}
+
+
+def group_paths(value: Any, chosen: set[str], path: str = "") -> list[str]:
+    """The chosen leaves of a record in few words: a part of which all leaves are chosen is named as a whole."""
+    if path and all(leaf in chosen for leaf in list_leaves(value, path)):
+        return [path]
+    return [name for inner, child in _children(value, path) for name in group_paths(child, chosen, inner)]
+
+
+def merge(first: Any, second: Any) -> Any:
+    """Two records as one; where both have a leaf, the second counts."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        both = {key: merge(first[key], second[key]) for key in first.keys() & second.keys()}
+        return {**first, **second, **both}
+    if isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
+        return [merge(a, b) for a, b in zip(first, second, strict=True)]
+    return second
+
+
+def compare_leaves(stated: Any, found: Any, tolerance: Callable[[str], float]) -> Compared:
+    """Compare a record with what was found. What has no place in `found`, or is UNKNOWN there, is not checked.
+
+    tolerance: by how much the number at a path may differ.
+    """
+    result = Compared()
+    _compare(stated, found, "", result, tolerance)
+    return result
+
+
+def _compare(stated: Any, found: Any, path: str, result: Compared, tolerance: Callable[[str], float]) -> None:
+    if found is UNKNOWN or (stated == {} and isinstance(found, Mapping) and found):
+        result.unchecked.update(list_leaves(stated, path))
+    elif isinstance(stated, Mapping) and isinstance(found, Mapping) and stated:
+        for (inner, child), key in zip(_children(stated, path), stated, strict=True):
+            _compare(child, found.get(key, UNKNOWN), inner, result, tolerance)
+    elif isinstance(stated, (list, tuple)) and isinstance(found, (list, tuple)) and len(stated) == len(found) > 0:
+        for (inner, child), other in zip(_children(stated, path), found, strict=True):
+            _compare(child, other, inner, result, tolerance)
+    elif (
+        isinstance(stated, bool) == isinstance(found, bool) and abs(stated - found) <= tolerance(path)
+        if isinstance(stated, (int, float)) and isinstance(found, (int, float))
+        else stated == found or (stated in ([], ()) and found in ([], ()))
+    ):
+        result.same.update(list_leaves(stated, path))
+    else:
+        result.different[path] = (stated, found)
+
+
+def _children(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        yield from ((f"{path}.{name}" if path else str(name), child) for name, child in value.items())
+    elif isinstance(value, (list, tuple)):
+        yield from ((f"{path}[{number}]", child) for number, child in enumerate(value))

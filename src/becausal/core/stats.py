@@ -1,6 +1,9 @@
-"""What searches cost."""
+"""What is reported of searches: how far they are, what they cost, and why one has failed."""
 
 from dataclasses import dataclass
+
+from becausal.core.contracts import Visible
+from becausal.core.errors import BecausalError
 
 
 @dataclass
@@ -34,3 +37,28 @@ class Stats:
     def overhead_seconds(self) -> float:
         """Time outside the model; it measures our own overhead only for a search that ran alone."""
         return max(0.0, self.seconds - self.model_seconds)
+
+
+@dataclass(frozen=True, eq=False)
+class Status:
+    """How far the explanation of an image, number `index` from 0 of the run, has come.
+
+    stage: what is being done: "search", "extract", "minimise", "backgrounds" or "verify". calls: model calls so far, of at
+    most `max_calls`. visible: (*grid,) the smallest sufficient set so far. size: its share of the view.
+    """
+
+    image: str
+    index: int
+    stage: str
+    calls: int
+    max_calls: int | None
+    size: float
+    visible: Visible
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An image that could not be explained, and why."""
+
+    image: str
+    error: BecausalError

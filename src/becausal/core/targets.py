@@ -11,7 +11,7 @@ from becausal.core.contracts import Answers
 from becausal.core.errors import TargetError
 
 FAINT = 1e-30  # a probability too small to matter, so that its logarithm is finite
-STEP = 1 / 32  # nats
+STEP = 1 / 32  # nats; other backends differ by less, and 3 % more or less of a probability is no reason for a choice
 OVERLAP = 0.5  # intersection over union at which two boxes count as the same
 LOST = -6.0  # the margin of a box of which nothing is left
 
@@ -22,6 +22,7 @@ class Target:
     one other label.
 
     floor: the label's confidence must also be at least this much; 0 asks for nothing.
+    share: of a label that scores below the model's own threshold (multi-label): `threshold` is this share of its score.
     against: only this label must be beaten, whatever the others say.
     box: of a detector: a box of this label that overlaps this one is still found, with a score of at least `threshold`.
     """
@@ -32,6 +33,7 @@ class Target:
     threshold: float | None = None
     against: int | None = None
     box: Box | None = None
+    share: float | None = None
 
     def __post_init__(self) -> None:
         if self.label_id < 0:
@@ -59,12 +61,12 @@ class Target:
         if max(self.label_id, self.against or 0) >= scores.shape[1]:  # the label of another model never holds
             return Answers(np.zeros(len(scores), bool), np.full(len(scores), -1.0), np.zeros(len(scores)))
         mine = scores[:, self.label_id].astype(np.float64)
-        if self.threshold is None and self.against is None:
+        if self.threshold is not None:
+            margin = _ratio(mine, np.float64(self.threshold))
+        elif self.against is None:
             margin = self._lead(scores, mine)
         else:
             margin = np.full(len(scores), np.inf)
-        if self.threshold is not None:
-            margin = _ratio(mine, np.float64(self.threshold))
         if self.against is not None:
             rival = scores[:, self.against].astype(np.float64)
             ahead = (mine > rival) | ((mine == rival) & (self.label_id < self.against))

@@ -1,6 +1,7 @@
 """The versions of the package and of everything that may influence an answer."""
 
 import platform
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
@@ -8,7 +9,8 @@ __version__ = "0.1.0"
 
 
 @cache
-def _versions() -> dict[str, str]:
+def versions() -> Mapping[str, str]:
+    """The versions of everything that may influence an answer."""
     found = {"becausal": __version__, "python": platform.python_version()}
     for name in ("numpy", "pillow", "onnxruntime", "torch"):
         try:
@@ -16,8 +18,3 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
-
-
-def versions() -> dict[str, str]:
-    """The versions of everything that may influence an answer."""
-    return dict(_versions())

@@ -1,20 +1,18 @@
 """Calls of a classifier, guarded: whatever goes wrong in it becomes an AnswerError."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from becausal.core.boxes import check_boxes
-from becausal.core.contracts import AsyncClassifier, Classifier, Grid, Pixels, Promise, Visible
+from becausal.core.contracts import AsyncClassifier, Classifier, Grid, Pixels, Promise, Twin, TwinnedClassifier, Visible
 from becausal.core.errors import AnswerError, BecausalError
 from becausal.core.text import one_line
-from becausal.core.twins import Twin, TwinnedClassifier
-
-R = TypeVar("R")
 
 
 @dataclass
@@ -34,22 +32,19 @@ class FinishedBatch:
 class ModelCalls:
     """One classifier as the engine calls it.
 
-    batch_size: maximum number of rows per batch. depth: how many batches may be in flight at once. twin: a faster stand-in,
-    where one was found, which evaluates the batches that only guide a search.
+    batch_size: maximum number of rows per batch. is_async: whether the classifier evaluates batches in the background, as
+    on a GPU. depth: how many batches may be in flight at once. twin: a faster stand-in, where one was found, which
+    evaluates the batches that only guide a search.
     """
 
     def __init__(self, classifier: Classifier, batch_size: int | None = None) -> None:
         self.classifier = classifier
         self.batch_size = min(batch_size or classifier.batch_size, classifier.batch_size)
         self._async = classifier if isinstance(classifier, AsyncClassifier) and classifier.depth > 0 else None
+        self.is_async = self._async is not None
         self.depth = 1 if self._async is None else self._async.depth
         self.twin: Twin | None = None
         self._first: tuple[int, np.dtype[Any]] | None = None  # number of scores and their type in the first answer
-
-    @property
-    def is_async(self) -> bool:
-        """Whether the classifier evaluates batches in the background, e.g. on a GPU."""
-        return self._async is not None
 
     def padded_size(self, rows: int) -> int:
         """The next of the classifier's fixed batch sizes, where it has any."""
@@ -57,7 +52,8 @@ class ModelCalls:
 
     def stage(self, view: Pixels, background: Pixels) -> Any:
         """The pair where the model lives. Some models are evaluated here already, so errors are AnswerErrors too."""
-        return guarded(lambda: self.classifier.stage(view, background))
+        with guarded():
+            return self.classifier.stage(view, background)
 
     def find_twin(self) -> Twin | None:
         """The model's twin, made now if need be."""
@@ -72,13 +68,7 @@ class ModelCalls:
             self.classifier.drop_twin()
 
     def submit(
-        self,
-        staged: Sequence[Any],
-        which: NDArray[np.intp],
-        rows: NDArray[Any],
-        grid: Grid,
-        *,
-        is_guided: bool = False,
+        self, staged: Sequence[Any], which: NDArray[np.intp], rows: NDArray[Any], grid: Grid, *, is_guided: bool = False
     ) -> Promise:
         """Send one batch.
 
@@ -86,32 +76,20 @@ class ModelCalls:
         """
         twin = self.twin if is_guided else None
         submit = None if self._async is None else self._async.submit if twin is None else twin.submit
-        if submit is not None:
-            return guarded(lambda: submit(staged, which, rows, grid))
         begun = time.perf_counter()
-        ask = self.classifier.ask if twin is None else twin.ask
-        scores = guarded(lambda: ask(staged, which, rows))
+        with guarded():
+            if submit is not None:
+                return submit(staged, which, rows, grid)
+            scores = (twin or self.classifier).ask(staged, which, rows)
         return FinishedBatch(scores, time.perf_counter() - begun)
 
     def collect(self, promise: Promise, rows: int) -> NDArray[Any]:
-        """Wait for a batch of this many rows. Raises AnswerError for scores that are not what was promised."""
-        return self._checked(guarded(promise.collect), rows)
+        """Wait for a batch of this many rows.
 
-    def evaluate(self, view: Pixels, background: Pixels, visible: Visible) -> NDArray[Any]:
-        """Scores (n, classes), or labels (n,), of mutants of one view, (n, *grid); nothing is cached."""
-        staged = [self.stage(view, background)]
-        found = []
-        for start in range(0, len(visible), self.batch_size):
-            part = visible[start : start + self.batch_size]
-            size = self.padded_size(len(part))
-            padded = np.concatenate([part, np.ones((size - len(part), *part.shape[1:]), bool)])
-            which = np.zeros(size, np.intp)
-            scores = guarded(lambda which=which, rows=padded: self.classifier.ask(staged, which, rows))  # type: ignore[misc]
-            found.append(self._checked(scores, size)[: len(part)])
-        return np.concatenate(found)
-
-    def _checked(self, scores: NDArray[Any], rows: int) -> NDArray[Any]:
-        """The scores, if they are what was promised, and as many and of the same type as in the first answer."""
+        Raises AnswerError for scores that are not what was promised, or not as many and of the type as in the first answer.
+        """
+        with guarded():
+            scores = promise.collect()
         check_scores(scores, rows, self.classifier.info.output)
         if scores.ndim != 2:
             return scores
@@ -125,11 +103,25 @@ class ModelCalls:
             raise AnswerError(f"the model returned {scores.dtype} scores, after {dtype} in its first answer")
         return scores
 
+    def evaluate(self, view: Pixels, background: Pixels, visible: Visible) -> NDArray[Any]:
+        """Scores (n, classes), or labels (n,), of mutants of one view, (n, *grid); nothing is cached."""
+        staged = [self.stage(view, background)]
+        found = []
+        for start in range(0, len(visible), self.batch_size):
+            part = visible[start : start + self.batch_size]
+            size = self.padded_size(len(part))
+            padded = np.concatenate([part, np.ones((size - len(part), *part.shape[1:]), bool)])
+            with guarded():
+                batch = FinishedBatch(self.classifier.ask(staged, np.zeros(size, np.intp), padded), 0.0)
+            found.append(self.collect(batch, size)[: len(part)])
+        return np.concatenate(found)
 
-def guarded(call: Callable[[], R]) -> R:
-    """The result of a call of the classifier; whatever breaks in it becomes an AnswerError."""
+
+@contextmanager
+def guarded() -> Iterator[None]:
+    """For calls of the classifier: whatever breaks in one becomes an AnswerError."""
     try:
-        return call()
+        yield
     except (BecausalError, KeyboardInterrupt):
         raise
     except BaseException as error:  # a model may exit, or raise what is no Exception

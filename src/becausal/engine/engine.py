@@ -3,6 +3,11 @@
 A search is a generator that yields questions, `visible` arrays (n, *grid), and is sent `Answers`. It never sees a model.
 The engine runs any number of them, of any number of views, and every batch may mix questions of all. While a device
 evaluates one batch, the searches whose answers have come go on, and fill the next.
+
+The way of a question: a search yields it (`Engine._advance`), what is known or beyond the budget is left out
+(`RunningSearch.accept`), the rest is packed with rows of other searches (`Scheduler.launch`, `RunningSearch.take`) and sent
+(`ModelCalls.submit`). Its scores are collected (`Scheduler.land`), judged and kept (`RunningSearch.deliver`), and the search
+is sent its answers (`Engine._go_on`, `RunningSearch.reply`).
 """
 
 import time
@@ -15,18 +20,14 @@ from typing import Any, Generic, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import Answers, Classifier, Pixels, Question, Search, Stop, Visible
+from becausal.core.contracts import Answers, Classifier, Done, Pixels, Question, Search, Stop, Twin, Visible, step
 from becausal.core.errors import AnswerError, BecausalError, NetworkError
 from becausal.core.problem import Problem
-from becausal.core.searches import Done, step
 from becausal.core.stats import Stats
-from becausal.core.twins import Twin
 from becausal.engine.calls import ModelCalls
-from becausal.engine.draws import DrawnBackgrounds
-from becausal.engine.first_look import FirstLook
 from becausal.engine.interrupts import DeferredInterrupt
-from becausal.engine.running import Job, Outcome, QuestionPart, RunningSearch
-from becausal.engine.scheduler import Part, Scheduler
+from becausal.engine.running import DrawnBackgrounds, Job, Outcome, RunningSearch
+from becausal.engine.scheduler import Scheduler
 
 T = TypeVar("T")
 
@@ -39,12 +40,13 @@ Work = Job[T] | tuple[Problem, Search[T]] | BecausalError  # an error stands for
 
 @dataclass
 class _Progress(Generic[T]):
-    """What one `run_many` is working on."""
+    """What one `run_many` is working on: its state, and not the `Status` that users see."""
 
     source: Iterator[tuple[int, Work[T]]]
     max_calls: int | None
-    scheduler: Scheduler
-    active: dict[int, FirstLook[T] | RunningSearch[T]] = field(default_factory=dict)  # by index
+    width: int
+    scheduler: Scheduler[RunningSearch[T]]
+    active: dict[int, RunningSearch[T]] = field(default_factory=dict)  # by index
     done: deque[Outcome[T | None]] = field(default_factory=deque)
     interrupt: KeyboardInterrupt | None = None  # ended a search that had nothing to give yet
     unreachable: NetworkError | None = None  # why the model cannot be called any more
@@ -54,7 +56,7 @@ class Engine:
     """Calls one classifier on behalf of searches.
 
     batch_size: maximum number of rows per batch, the classifier's own by default. watch: called after each batch, for
-    each search in it, with its index and its calls so far.
+    each search in it, with its index and its calls so far. stats: the batches so far.
     """
 
     def __init__(self, classifier: Classifier, *, batch_size: int | None = None, watch: Watch | None = None) -> None:
@@ -64,11 +66,6 @@ class Engine:
         self.watch = watch
         self._shield = DeferredInterrupt()
         self._interrupted = False
-
-    @property
-    def width(self) -> int:
-        """How many concurrent searches keep the model busy: one where each batch is waited for."""
-        return max(1, self.calls.batch_size // 2) if self.calls.is_async else 1
 
     def run(self, problem: Problem, search: Search[T], *, max_calls: int | None = None) -> Outcome[T]:
         """Run one search to its end. Raises what the model failed with, whatever the search had found by then."""
@@ -87,14 +84,16 @@ class Engine:
         the error; the others go on. Where the model cannot be reached any more all are stopped, and the NetworkError is
         raised after their outcomes.
         """
-        scheduler = Scheduler(self.calls, stats=self.stats, fill=_speculate, guard=self._shield.lifted)
-        run: _Progress[T] = _Progress(enumerate(work), max_calls, scheduler)
+        # Where each batch is waited for, one search keeps the model busy.
+        natural = max(1, self.calls.batch_size // 2) if self.calls.is_async else 1
+        scheduler: Scheduler[RunningSearch[T]] = Scheduler(self.calls, stats=self.stats, guard=self._shield.lifted)
+        run: _Progress[T] = _Progress(enumerate(work), max_calls, width or natural, scheduler)
         more = True
         while more:
             try:
                 with self._shield:
                     while more and not run.done:
-                        more = self._turn(run, width or self.width)
+                        more = self._turn(run)
             except KeyboardInterrupt as error:
                 if self._interrupted or self._shield.is_final:
                     raise
@@ -113,7 +112,7 @@ class Engine:
 
     def find_twin(self) -> Twin | None:
         """The model's twin, made now if need be."""
-        with self._shield.lifted:
+        with self._shield.lifted():
             return self.calls.find_twin()
 
     def interrupt(self) -> None:
@@ -134,121 +133,110 @@ class Engine:
 
         No other rows share their batches.
         """
-        with self._shield.lifted:
+        with self._shield.lifted():
             return self.calls.evaluate(view, background, visible)
 
     # One turn: take in a view, send a batch, or wait for one and go on with what it says.
 
-    def _turn(self, run: _Progress[T], width: int) -> bool:
+    def _turn(self, run: _Progress[T]) -> bool:
         try:
-            self._fill_up(run, width)
+            while len(run.active) < run.width and not run.done:
+                with self._shield.lifted(can_hang=False):
+                    following = next(run.source, None)
+                if following is None:
+                    break
+                self._begin(run, *following)
+                if self.calls.is_async and run.scheduler.is_saturated:
+                    break  # the device has something to do: what it says goes first
             if not run.active:
                 return bool(run.done)
             if not run.scheduler.launch():
                 run.scheduler.land()
             self._go_on(run)
         except NetworkError as error:
-            self._break_off(run, error)
+            run.unreachable = error
+            for search in self._clear(run):
+                with suppress(NetworkError):  # of a search that does not handle Stop: it is raised in the end
+                    self._advance(run, search, search.give_up(error))
         return True
 
-    def _fill_up(self, run: _Progress[T], width: int) -> None:
-        """Begin searches while there is room for them; one at a time once the device has something to do."""
-        while len(run.active) < width and not run.done:
-            with self._shield.lifted_elsewhere:
-                following = next(run.source, None)
-            if following is None:
-                return
-            self._begin(run, *following)
-            if self.calls.is_async and run.scheduler.is_saturated:
-                return
-
     def _begin(self, run: _Progress[T], index: int, work: Work[T]) -> None:
+        """Stage a view, and ask for the whole of it, unless its problem or the answer is known."""
         if isinstance(work, BecausalError):
             run.done.append(Outcome(index, None, "failure", Stats(), work))
             return
-        view, backgrounds = (work.view, work.backgrounds) if isinstance(work, Job) else (work[0].view, work[0].backgrounds)
+        # A pair of problem and search needs no answer to the whole view: its `start` returns what there is.
+        job: Job[T] = work if isinstance(work, Job) else Job(work[0].view, work[0].backgrounds, lambda _: work)
         try:
-            staged = tuple(self._stage(view, background) for background in backgrounds)
+            staged = [self._stage(job.view, background) for background in job.backgrounds]
         except AnswerError as error:
             run.done.append(Outcome(index, None, "failure", Stats(), error))
             return
-        if isinstance(work, Job):
-            run.active[index] = look = FirstLook(index, work, staged)
-            if look.scores is None:
-                run.scheduler.waiting.append(look)
-            else:  # another job of the same view has had the answer
-                self._start(run, look)
-            return
-        run.active[index] = search = RunningSearch(index, *work, staged, run.max_calls, self.stats, self._drawn(work[0]))
-        self._advance(run, search, None)
+        search = RunningSearch(index, job, staged, run.max_calls, self.calls.is_async)
+        run.active[index] = search
+        search.whole = None if job.shared is None else job.shared.whole
+        if search.whole is None and isinstance(work, Job):
+            search.look()
+            run.scheduler.waiting.append(search)
+        else:
+            self._start(run, search)
 
     def _go_on(self, run: _Progress[T]) -> None:
         """Continue the searches that have all they asked for."""
-        settled = run.scheduler.settled
+        wanted = [part for part in run.scheduler.settled if part.is_wanted]
+        run.scheduler.settled.clear()
         if self.watch is not None:
-            with self._shield.lifted_elsewhere:
-                for part in settled:
-                    if isinstance(part, QuestionPart) and part.is_wanted and part.error is None:
+            with self._shield.lifted(can_hang=False):
+                for part in wanted:
+                    if part.owner.has_begun and part.error is None:
                         self.watch(part.owner.index, part.owner.stats.calls)
-        while settled:
-            part = settled.popleft()
-            if isinstance(part, FirstLook):
-                self._start(run, part)
-            elif isinstance(part, QuestionPart) and part.is_wanted:
-                owner = part.owner
-                if part.error is not None:
-                    run.scheduler.waiting = [source for source in run.scheduler.waiting if source is not owner]
-                    self._advance(run, owner, owner.give_up(part.error))
-                elif not owner.missing:
-                    self._advance(run, owner, owner.reply())
+        for part in wanted:
+            search = part.owner
+            if not part.is_wanted:  # given up while another part of it was gone on with
+                continue
+            if not search.has_begun:
+                self._start(run, search, part.error)
+            elif part.error is not None:
+                run.scheduler.waiting = [source for source in run.scheduler.waiting if source is not search]
+                self._advance(run, search, search.give_up(part.error))
+            elif not search.missing:
+                self._advance(run, search, search.reply())
 
-    def _start(self, run: _Progress[T], look: FirstLook[T]) -> None:
+    def _start(self, run: _Progress[T], search: RunningSearch[T], error: AnswerError | None = None) -> None:
         """Begin the search of a job whose whole view was evaluated."""
-        del run.active[look.index]
         try:
-            if look.scores is None:
-                raise look.error or AnswerError("the whole view was not evaluated")
-            problem, search = look.job.start(look.scores)
+            if error is not None:
+                raise error
+            problem, own = search.job.start(np.zeros(0) if search.whole is None else search.whole)
         except NetworkError:
+            del run.active[search.index]
             raise
-        except BecausalError as error:
-            run.done.append(Outcome(look.index, None, "failure", look.stats, error))
+        except BecausalError as failure:
+            del run.active[search.index]
+            run.done.append(Outcome(search.index, None, "failure", search.stats, failure))
             return
-        self.stats.calls += look.stats.calls
-        common = (run.max_calls, self.stats, self._drawn(problem), look.job.shared)
-        running = RunningSearch(look.index, problem, search, look.staged, *common, stats=look.stats, begun=look.begun)
-        run.active[look.index] = running
-        self._advance(run, running, None)
-
-    def _drawn(self, problem: Problem) -> DrawnBackgrounds | None:
-        return None if problem.sampler is None else DrawnBackgrounds(problem.view, problem.sampler, self._stage)
+        drawn = None if problem.sampler is None else DrawnBackgrounds(problem.view, problem.sampler, self._stage)
+        search.problem, search.search, search.drawn, search.has_begun = problem, own, drawn, True
+        self._advance(run, search, None)
 
     def _stage(self, view: Pixels, background: Pixels) -> Any:
-        with self._shield.lifted:  # some models are evaluated here
+        with self._shield.lifted():  # some models are evaluated here
             return self.calls.stage(view, background)
 
-    def _break_off(self, run: _Progress[T], error: NetworkError) -> None:
-        """The model cannot be reached any more: each search ends with what it has, and none is begun."""
-        run.unreachable = error
+    def _clear(self, run: _Progress[T]) -> list[RunningSearch[T]]:
+        """Nothing is begun or awaited any more; the searches that have to be told."""
         run.source = iter(())
         run.scheduler.clear()
-        for index, search in list(run.active.items()):
-            if isinstance(search, FirstLook):
-                del run.active[index]
-                continue
-            with suppress(NetworkError):  # of a search that does not handle Stop: it is raised in the end
-                self._advance(run, search, search.give_up(error))
+        run.active = {index: search for index, search in run.active.items() if search.has_begun}
+        return list(run.active.values())
 
     def _stop_all(self, run: _Progress[T]) -> None:
-        """An interrupt: every search is stopped, and none is begun any more. A model that hangs is not called again."""
+        """An interrupt: every search is stopped. A model that hangs is not called again."""
+        # A search still asks what its best set is worth, so that an interrupted explanation is checked, too. That must not
+        # take longer than one waits after Ctrl-C: with a slow model it is a few calls, with a fast one enough for all.
         hung_for, pace = self._shield.hung_for, self.stats.model_seconds / max(1, self.stats.batches)
         grace = max(LEAST_GRACE, min(GRACE, int(GRACE_SECONDS / max(pace, 1e-9))))
-        run.source = iter(())
-        run.scheduler.clear()
-        for index, search in list(run.active.items()):
-            if isinstance(search, FirstLook):
-                del run.active[index]
-                continue
+        for search in self._clear(run):
             if hung_for is None:
                 stop = search.interrupt(grace)
             else:
@@ -278,43 +266,19 @@ class Engine:
                 search.stats.seconds = time.perf_counter() - search.begun
                 run.done.append(Outcome(search.index, state.result, search.stopped_by, search.stats, search.broken))
                 return
-            question = _checked(Question.of(state), search.problem)
+            question = Question.of(state)
             search.accept(question)
-            if question.alone and search.todo:
-                message = self._ask_alone(search, question)
-                continue
-            if search.todo:
+            if not search.todo:  # everything is known, or beyond the budget: it goes on at once, without a batch
+                message = search.reply()
+            elif question.alone:
+                try:
+                    view, visible = search.job.view, question.visible
+                    tables = [self.evaluate(view, background, visible) for background in search.job.backgrounds]
+                    message = search.answer_alone(tables)
+                except NetworkError:
+                    raise
+                except AnswerError as error:
+                    message = search.give_up(error)
+            else:
                 run.scheduler.waiting.append(search)
                 return
-            message = search.reply()
-
-    def _ask_alone(self, search: RunningSearch[T], question: Question) -> Answers | Stop:
-        """The answers to a question that shares its batches with no other rows."""
-        search.todo.clear()
-        search.missing = 0
-        problem = search.problem
-        try:
-            return search.answer_alone([self.evaluate(problem.view, b, question.visible) for b in problem.backgrounds])
-        except NetworkError:
-            raise
-        except AnswerError as error:
-            return search.give_up(error)
-
-
-def _checked(question: Question, problem: Problem) -> Question:
-    wave = question.visible
-    if wave.dtype != np.bool_ or wave.shape[1:] != problem.grid:
-        raise AnswerError(f"a search asked with {wave.dtype} {wave.shape}; expected bool (n, {problem.grid})")
-    return question
-
-
-def _speculate(parts: list[Part], free: int) -> list[Part]:
-    """Questions that may be asked next, where evaluating them costs no time."""
-    found: list[Part] = []
-    for part in parts:
-        if isinstance(part, QuestionPart):
-            guess = part.owner.speculate(free // part.owner.width)
-            if guess is not None:
-                found.append(guess)
-                free -= guess.count
-    return found

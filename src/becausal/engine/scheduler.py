@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,101 +20,84 @@ from becausal.engine.calls import ModelCalls
 FEW_ROWS = 32  # not worth splitting into two batches
 
 
-@dataclass(frozen=True)
-class Landing:
-    """What the evaluation of a part has cost: batches, rows with its share of padding, seconds of the model."""
+class RowSource(Protocol):
+    """An owner of rows that wait to be evaluated: a search, or a process in which searches run.
 
-    batches: int
-    slots: int
-    seconds: float
-
-    def add_to(self, stats: Stats) -> None:
-        stats.batches += self.batches
-        stats.slots += self.slots
-        stats.model_seconds += self.seconds
-
-
-class Part(Protocol):
-    """Some rows of one owner, in one batch."""
+    grid: of its view. is_guided: whether a twin of the model may evaluate the rows. turn: changes when those in flight are
+    no longer awaited. kind: rows share a batch only with rows of the same shape and type of view that the same model may
+    answer. rank: lower goes first, those with the longest way to go, so that few are left to end alone.
+    """
 
     @property
     def grid(self) -> Grid: ...
-
     @property
-    def count(self) -> int:
-        """How many rows."""
-        ...
+    def is_guided(self) -> bool: ...
+    @property
+    def turn(self) -> int: ...
+    @property
+    def kind(self) -> Hashable: ...
+    @property
+    def rank(self) -> tuple[int, int]: ...
+    @property
+    def rows_left(self) -> int: ...
+
+    # The next rows, at most `room`; None where not even one question fits, unless it takes one all the same.
+    def take(self, room: int, *, at_least_one: bool) -> "Part[Self] | None": ...
+
+    # At most `room` rows that may be asked next, where evaluating them costs no time.
+    def speculate(self, room: int) -> "Part[Self] | None": ...
+
+    # The pairs of view and background of these rows. Raises AnswerError where one cannot be staged.
+    def stage(self, part: "Part[Self]") -> Sequence[Any]: ...
+
+    # Scores of these rows, which were in so many batches and took so many rows with their share of padding.
+    def deliver(self, part: "Part[Self]", scores: NDArray[Any], seconds: float, batches: int, slots: int) -> None: ...
+
+    # The model failed on these rows.
+    def fail(self, part: "Part[Self]", error: AnswerError) -> None: ...
+
+
+S = TypeVar("S", bound=RowSource)
+
+
+@dataclass(eq=False)
+class Part(Generic[S]):
+    """Some rows of one owner, in one batch.
+
+    keys: what the owner knows its questions by; each has the same number of rows. rows: packed bits (n, bytes) for an
+    asynchronous classifier, else (n, *grid) bool. which: (n,) which of the staged pairs each row is of. draws: for each
+    question the number of its random background, if it has one.
+    """
+
+    owner: S
+    turn: int
+    keys: Sequence[Any]
+    rows: NDArray[Any]
+    which: NDArray[np.intp]
+    draws: NDArray[np.intp] | None = None
+    is_speculative: bool = False
+    error: AnswerError | None = None
 
     @property
     def is_wanted(self) -> bool:
         """Whether the owner still waits for these rows."""
-        ...
-
-    @property
-    def is_guided(self) -> bool:
-        """Whether a twin of the model may evaluate them; the same for all parts of a batch."""
-        ...
-
-    @property
-    def staged(self) -> Sequence[Any]:
-        """The pairs of view and background; some are staged only now. Raises AnswerError where that fails."""
-        ...
-
-    @property
-    def which(self) -> NDArray[np.intp]:
-        """(n,) which of `staged` each row is of."""
-        ...
-
-    def rows(self, *, packed: bool) -> NDArray[Any]:
-        """(n, bytes) uint8 where packed, else (n, *grid) bool."""
-        ...
-
-    def deliver(self, scores: NDArray[Any], landing: Landing) -> None:
-        """Take the scores of the rows."""
-        ...
-
-    def fail(self, error: AnswerError) -> None:
-        """Take note that the model failed on these rows."""
-        ...
+        return not self.is_speculative and self.turn == self.owner.turn
 
 
-class RowSource(Protocol):
-    """An owner of rows that wait to be evaluated."""
+@dataclass(frozen=True)
+class Flight(Generic[S]):
+    """Batches in flight: whose rows they have, and how many rows each has with padding."""
 
-    @property
-    def kind(self) -> Hashable:
-        """Rows share a batch only with rows of the same kind: shape and type of the view, and whether a twin may answer."""
-        ...
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """Lower goes first: those with the longest way to go, so that few are left to end alone."""
-        ...
-
-    @property
-    def rows_left(self) -> int: ...
-
-    def take(self, room: int, *, at_least_one: bool) -> Part | None:
-        """The next rows, at most `room`; None where not even one question fits. at_least_one: take one all the same."""
-        ...
-
-
-@dataclass
-class Flight:
-    """A batch in flight: whose rows it has, and how many there are with padding."""
-
-    parts: list[Part]
-    counts: list[int]
+    parts: list[Part[S]]
     promises: list[Promise]
     sizes: list[int]
 
 
-class Scheduler:
+class Scheduler(Generic[S]):
     """Packs rows into batches and hands out their scores.
 
     Sources are put into `waiting`. Parts that were delivered, or on which the model failed, are appended to `settled`,
-    for the owner to go on with. stats: what everything has cost together. fill: given the parts of a batch and the number
-    of rows that would be padding, further parts to evaluate along with them. guard: a context for calls of the model.
+    for the owner to go on with. stats: the batches of all together. guard: a context for calls of the model.
     """
 
     def __init__(
@@ -122,25 +105,19 @@ class Scheduler:
         calls: ModelCalls,
         *,
         stats: Stats | None = None,
-        fill: Callable[[list[Part], int], list[Part]] | None = None,
-        guard: AbstractContextManager[None] | None = None,
+        guard: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._calls = calls
-        self._fill = fill
-        self._guard = guard or nullcontext()
-        self.waiting: list[RowSource] = []
-        self.flights: deque[Flight] = deque()
-        self.settled: deque[Part] = deque()
+        self._guard = guard
+        self.waiting: list[S] = []
+        self.flights: deque[Flight[S]] = deque()
+        self.settled: deque[Part[S]] = deque()
         self.stats = stats or Stats()
-
-    @property
-    def rows_waiting(self) -> int:
-        return sum(source.rows_left for source in self.waiting)
 
     @property
     def is_saturated(self) -> bool:
         """Whether enough rows wait for a good batch, or the device is busy."""
-        return bool(self.flights) or self.rows_waiting >= self._goal()
+        return bool(self.flights) or self._rows_waiting() >= self._goal()
 
     def clear(self) -> None:
         """Forget everything that waits, is in flight or was settled."""
@@ -149,12 +126,32 @@ class Scheduler:
         self.settled.clear()
 
     def launch(self) -> bool:
-        """Send a batch if there are rows for one and room for it; says whether it did."""
+        """Send a batch, of rows of one kind, if there are enough for one and room for it; says whether it did."""
         if not self.waiting or len(self.flights) >= self._calls.depth:
             return False
-        if self.flights and self.rows_waiting < self._goal():
+        if self.flights and self._rows_waiting() < self._goal():
             return False
-        parts = self._load()
+        # The search that has the longest way to go comes first, and its kind of rows decides what else fits in: so searches
+        # end together, and none is left to ask alone at the end of a run, in batches that are almost empty.
+        ordered = sorted(self.waiting, key=lambda source: source.rank)
+        kind = ordered[0].kind
+        room = max(self._goal(), 1)
+        parts: list[Part[S]] = []
+        for source in ordered:
+            if source.kind == kind and room > 0:
+                part = source.take(room, at_least_one=not parts)  # more fills than rows: it goes out in several batches
+                if part is not None:
+                    parts.append(part)
+                    room -= len(part.rows)
+        self.waiting = [source for source in ordered if source.rows_left]
+        # Guesses fill up the padding only while nothing is in flight: else the rows that come back will fill the next batch.
+        if not self.flights:
+            rows = sum(len(part.rows) for part in parts)
+            free = self._calls.padded_size(rows) - rows
+            for part in [*parts]:
+                if (guess := part.owner.speculate(free)) is not None:
+                    parts.append(guess)
+                    free -= len(guess.rows)
         try:
             self.flights.append(self._send(parts))
         except AnswerError as error:
@@ -172,87 +169,75 @@ class Scheduler:
             self._fail(flight.parts, error)
         return True
 
+    def _rows_waiting(self) -> int:
+        return sum(source.rows_left for source in self.waiting)
+
     def _goal(self) -> int:
         """How many rows a batch should have, so that as many batches as possible are in flight in turn."""
         calls = self._calls
         if not calls.is_async or calls.depth == 1:
             return calls.batch_size
-        waiting = self.rows_waiting + sum(sum(flight.counts) for flight in self.flights)
-        wanted = min(calls.batch_size, max(waiting // calls.depth, 2 * FEW_ROWS // calls.depth))
+        in_flight = sum(len(part.rows) for flight in self.flights for part in flight.parts)
+        shared = (self._rows_waiting() + in_flight) // calls.depth
+        wanted = min(calls.batch_size, max(shared, 2 * FEW_ROWS // calls.depth))
         fitting = [size for size in calls.classifier.fixed_sizes if size <= wanted]
         return fitting[-1] if fitting else wanted
 
-    def _load(self) -> list[Part]:
-        """Rows for a batch, of one kind."""
-        ordered = sorted(self.waiting, key=lambda source: source.rank)
-        kind = ordered[0].kind
-        room = max(self._goal(), 1)
-        parts: list[Part] = []
-        for source in ordered:
-            if source.kind == kind and room > 0:
-                part = source.take(room, at_least_one=not parts)  # more fills than rows: it goes out in several batches
-                if part is not None:
-                    parts.append(part)
-                    room -= part.count
-        self.waiting = [source for source in ordered if source.rows_left]
-        if self._fill is not None and not self.flights:
-            rows = sum(part.count for part in parts)
-            parts += self._fill(parts, self._calls.padded_size(rows) - rows)
-        return parts
-
-    def _send(self, parts: list[Part]) -> Flight:
-        calls, packed = self._calls, self._calls.is_async
+    def _send(self, parts: list[Part[S]]) -> Flight[S]:
+        """Compose the batches and hand them to the model: more than one only where guesses or fills did not fit into it."""
+        calls = self._calls
         staged: list[Any] = []
         which = []
         for part in parts:
+            pairs = part.owner.stage(part)
             which.append(part.which + len(staged))
-            staged += part.staged
-        counts = [part.count for part in parts]
-        rows = sum(counts)
+            staged += pairs
+        rows = sum(len(part.rows) for part in parts)
         sizes = [calls.padded_size(min(calls.batch_size, rows - at)) for at in range(0, rows, calls.batch_size)]
-        places = _joined(which, sum(sizes), 0)
-        data = _joined([part.rows(packed=packed) for part in parts], sum(sizes), 255 if packed else True)
+        places = _join(which, sum(sizes), 0)
+        data = _join([part.rows for part in parts], sum(sizes), 255 if calls.is_async else True)
+        owner = parts[0].owner
         promises: list[Promise] = []
         start = 0
-        with self._guard:
+        with self._guard():
             for size in sizes:
-                end = start + size
-                rows_of_batch = (staged, places[start:end], data[start:end], parts[0].grid)
-                promises.append(calls.submit(*rows_of_batch, is_guided=parts[0].is_guided))
-                start = end
-        return Flight(parts, counts, promises, sizes)
+                own = slice(start, start + size)
+                promises.append(calls.submit(staged, places[own], data[own], owner.grid, is_guided=owner.is_guided))
+                start += size
+        return Flight(parts, promises, sizes)
 
-    def _deliver(self, flight: Flight) -> None:
-        with self._guard:
+    def _deliver(self, flight: Flight[S]) -> None:
+        """Wait for the scores and hand them out, each part with its share of what they have cost."""
+        with self._guard():
             tables = [self._calls.collect(p, size) for p, size in zip(flight.promises, flight.sizes, strict=True)]
         table = tables[0] if len(tables) == 1 else np.concatenate(tables)
         seconds = sum(promise.seconds for promise in flight.promises)
-        rows, size, start = sum(flight.counts), sum(flight.sizes), 0
+        rows, size, start = sum(len(part.rows) for part in flight.parts), sum(flight.sizes), 0
         self.stats.batches += len(flight.promises)
         self.stats.slots += size
         self.stats.model_seconds += seconds
-        for part, count in zip(flight.parts, flight.counts, strict=True):
+        for part in flight.parts:
+            count = len(part.rows)
             end = start + count
-            slots = size * end // rows - size * start // rows
-            part.deliver(table[start:end], Landing(len(flight.promises), slots, seconds * count / rows))
+            slots = size * end // rows - size * start // rows  # the padding is shared out in whole rows
+            part.owner.deliver(part, table[start:end], seconds * count / rows, len(flight.promises), slots)
             self.settled.append(part)
             start = end
 
-    def _fail(self, parts: list[Part], error: AnswerError) -> None:
+    def _fail(self, parts: list[Part[S]], error: AnswerError) -> None:
         """Find out whose rows broke the model by evaluating each part alone, and tell those."""
-        wanted = [part for part in parts if part.is_wanted]
-        for part in wanted:
+        for part in [part for part in parts if part.is_wanted]:
             if len(parts) > 1:
                 try:
                     self._deliver(self._send([part]))
                     continue
                 except AnswerError as own:
                     error = own
-            part.fail(error)
+            part.owner.fail(part, error)
             self.settled.append(part)
 
 
-def _joined(arrays: Sequence[NDArray[Any]], size: int, padding: int | bool) -> NDArray[Any]:
+def _join(arrays: Sequence[NDArray[Any]], size: int, padding: int | bool) -> NDArray[Any]:
     """Arrays one after the other, padded to `size` rows."""
     rows = sum(len(array) for array in arrays)
     if size > rows:

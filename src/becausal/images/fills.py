@@ -9,15 +9,17 @@ else is masked.
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.blur import box_blur
 from becausal.core.contracts import Pixels
 from becausal.core.errors import FillError, MissingExtraError
+from becausal.core.regions import box_blur
 
+USUAL = "grey"  # where no fill is named
 _NUMBER = r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?"
 
 
@@ -41,26 +43,18 @@ def _flat(view: Pixels, colour: NDArray[np.float64]) -> Pixels:
     return as_type(np.broadcast_to(colour, view.shape), view)
 
 
-def _level(share: float) -> "Fill":
-    def fill(view: Pixels, rng: np.random.Generator) -> Pixels:
-        low, high = span(view)
-        return _flat(view, np.array([low + share * (high - low)]))
-
-    return fill
+def _level(view: Pixels, share: float) -> Pixels:
+    low, high = span(view)
+    return _flat(view, np.array([low + share * (high - low)]))
 
 
-def _mean(view: Pixels, rng: np.random.Generator) -> Pixels:
-    return _flat(view, view.reshape(-1, view.shape[-1]).mean(axis=0, dtype=np.float64))
-
-
-def _blur(view: Pixels, rng: np.random.Generator) -> Pixels:
-    """Three box blurs, close to a Gaussian, wide enough that no detail is left: a tenth of each side."""
+def blur(view: Pixels, part: int) -> NDArray[np.float64]:
+    """Three box blurs, close to a Gaussian, with a radius of this part of each side."""
     values = view.astype(np.float64)
-    for axis in range(view.ndim - 1):
-        radius = max(1, view.shape[axis] // 10)
+    for axis, side in enumerate(view.shape[:-1]):
         for _ in range(3):
-            values = box_blur(values, radius, axis)
-    return as_type(values, view)
+            values = box_blur(values, max(1, side // part), axis)
+    return values
 
 
 def _noise(view: Pixels, rng: np.random.Generator) -> Pixels:
@@ -68,7 +62,7 @@ def _noise(view: Pixels, rng: np.random.Generator) -> Pixels:
     return as_type(low + rng.random(view.shape) * (high - low), view)
 
 
-def _inpaint(view: Pixels, rng: np.random.Generator) -> Pixels:
+def _inpaint(view: Pixels) -> Pixels:
     """Every pixel as a library would inpaint it from those around: blocks in two colours of a chessboard, in turn."""
     if view.ndim != 3 or view.dtype != np.uint8 or view.shape[-1] not in (1, 3):
         raise FillError("the fill inpaint is for images only; for signals and volumes take mean, blur or noise")
@@ -86,45 +80,33 @@ def _inpaint(view: Pixels, rng: np.random.Generator) -> Pixels:
     return out
 
 
-Fill = Callable[[Pixels, np.random.Generator], Pixels]
+@dataclass(frozen=True)
+class Fill:
+    """A fill that has a name. draw: takes a view and a random generator; is_random: whether it makes use of the latter.
+
+    library: an optional one that it needs, and whose versions may paint a little differently.
+    """
+
+    draw: Callable[[Pixels, np.random.Generator], Pixels]
+    is_random: bool = False
+    library: str | None = None
+
+
 #: The fills that have a name; the command line, the page and messages list them.
 FILLS: dict[str, Fill] = {
-    "black": _level(0.0),
-    "grey": _level(128 / 255),
-    "white": _level(1.0),
-    "mean": _mean,
-    "blur": _blur,
-    "noise": _noise,
-    "inpaint": _inpaint,
+    "black": Fill(lambda view, rng: _level(view, 0.0)),
+    "grey": Fill(lambda view, rng: _level(view, 128 / 255)),
+    "white": Fill(lambda view, rng: _level(view, 1.0)),
+    "mean": Fill(lambda view, rng: _flat(view, view.reshape(-1, view.shape[-1]).mean(axis=0, dtype=np.float64))),
+    "blur": Fill(lambda view, rng: as_type(blur(view, 10), view)),  # so wide that no detail is left
+    "noise": Fill(_noise, is_random=True),
+    "inpaint": Fill(lambda view, rng: _inpaint(view), library="cv2"),
 }
 
 
 def with_fills(text: str) -> str:
     """A help text, with the names of all fills in place of {fills}."""
     return text.replace("{fills}", ", ".join(FILLS))
-
-
-def _hex_colour(text: str) -> tuple[float, ...] | None:
-    """The shares of red, green and blue in #rrggbb."""
-    match = re.fullmatch(r"#([0-9a-fA-F]{6})", text)
-    return tuple(byte / 255 for byte in bytes.fromhex(match[1])) if match else None
-
-
-def _numbers(text: str) -> tuple[float, ...] | None:
-    """One number, or several separated by commas, in the view's own units."""
-    if not re.fullmatch(f"{_NUMBER}(,{_NUMBER})*", text):
-        return None
-    return tuple(float(part) for part in text.split(","))
-
-
-def _fits(values: NDArray[np.float64], view: Pixels) -> bool:
-    """Whether the numbers are one for all channels or one for each, and the view's type can hold them."""
-    if len(values) not in (1, view.shape[-1]):
-        return False
-    if view.dtype.kind in "ui":
-        limits = np.iinfo(view.dtype)
-        return bool(((values == np.rint(values)) & (values >= limits.min) & (values <= limits.max)).all())
-    return bool((np.abs(values) <= float(np.finfo(view.dtype).max)).all())
 
 
 def make_background(
@@ -135,20 +117,26 @@ def make_background(
     read_image: how `image:FILE` is read into a view of the same shape. Raises FillError for a fill that is unknown or
     does not fit the view.
     """
-    low, high = span(view)
     channels = view.shape[-1]
     if fill in FILLS:
-        return FILLS[fill](view, rng)
-    if (colour := _hex_colour(fill)) is not None:
+        return FILLS[fill].draw(view, rng)
+    if match := re.fullmatch(r"#([0-9a-fA-F]{6})", fill):
         if channels != 3:
             raise FillError(f"the fill {fill} does not fit {channels} channels: #rrggbb is for three")
-        return _flat(view, low + np.array(colour) * (high - low))
-    if (values := _numbers(fill)) is not None:
-        numbers = np.array(values)
-        if not _fits(numbers, view):
+        low, high = span(view)
+        return _flat(view, low + np.array([byte / 255 for byte in bytes.fromhex(match[1])]) * (high - low))
+    if re.fullmatch(f"{_NUMBER}(,{_NUMBER})*", fill):
+        values = np.array([float(part) for part in fill.split(",")])
+        fits = len(values) in (1, channels)
+        if view.dtype.kind in "ui":
+            limits = np.iinfo(view.dtype)
+            fits &= bool(((values == np.rint(values)) & (values >= limits.min) & (values <= limits.max)).all())
+        else:
+            fits &= bool((np.abs(values) <= float(np.finfo(view.dtype).max)).all())
+        if not fits:
             scale = "0..255" if view.dtype == np.uint8 else str(view.dtype)
             raise FillError(f"the fill {fill} does not fit {channels} channels of {scale}")
-        return _flat(view, numbers)
+        return _flat(view, values)
     if fill.startswith("image:") and read_image is not None:
         other = read_image(fill.removeprefix("image:"))
         if other.shape != view.shape:

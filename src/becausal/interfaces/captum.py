@@ -8,21 +8,18 @@ Black-box: only the predictions of the forward function are needed. captum itsel
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from math import prod
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import ModelInfo, Pixels, Saliency, Visible
+from becausal.core.contracts import ModelInfo, Pixels, Visible
 from becausal.core.errors import OptionError, TargetError
 from becausal.core.problem import Explainer
 from becausal.interfaces.maps import find_map, keep_rank
 from becausal.methods import make_explainer
 from becausal.models.outputs import OutputDecoder, looks_like_probabilities
-from becausal.models.torch_module import import_torch
-from becausal.models.torch_probe import first_tensor
+from becausal.models.torch_module import first_tensor, import_torch
 
 Tensor = Any  # torch.Tensor; torch is imported only when something is attributed
 Forward = Callable[..., Any]  # from inputs (n, channels, *grid) and further arguments to scores (n, classes)
@@ -80,81 +77,61 @@ class CausalAttribution:
         torch = import_torch("attribution of tensors")
         if not torch.is_tensor(inputs) or inputs.ndim < 3:
             raise OptionError("inputs must be one tensor (n, channels, *grid), e.g. (1, 3, 224, 224)")
-        further = _as_tuple(additional_forward_args)
+        further = () if additional_forward_args is None else additional_forward_args
+        further = further if isinstance(further, tuple) else (further,)
         background = torch.as_tensor(baselines, dtype=inputs.dtype, device=inputs.device).expand_as(inputs)
-        labels = _as_labels(target, len(inputs))
+        labels: list[int | None] = [None] * len(inputs)
+        if target is not None:
+            given = np.asarray(target.detach().cpu() if hasattr(target, "detach") else target)
+            if not np.issubdtype(given.dtype, np.integer) or given.size not in (1, len(inputs)):
+                raise TargetError(
+                    f"target must be one label id for all {len(inputs)} inputs, or one for each, not {target!r}"
+                )
+            labels = [int(label) for label in np.broadcast_to(given.reshape(-1), (len(inputs),))]
         maps = []
         for i in range(len(inputs)):
             args = tuple(a[i : i + 1] if torch.is_tensor(a) and a.ndim and len(a) == len(inputs) else a for a in further)
             model = _ForwardClassifier(self.forward_func, args, inputs[i].detach(), perturbations_per_eval)
-            saliency = self._find_map(model, inputs[i].detach(), background[i].detach(), labels[i], seed, max_calls)
+            scores = model.unmasked_scores
+            chosen = labels[i]
+            label = int(scores.argmax()) if chosen is None else chosen
+            if not 0 <= label < len(scores):
+                raise TargetError(f"the target {label} is not a class of the model, which has {len(scores)} classes")
+            pixels, masked = _to_pixels(inputs[i].detach()), _to_pixels(background[i].detach())
+            saliency = find_map(
+                model, pixels, masked, keep_rank(scores, label), self._explainer, seed=seed, max_calls=max_calls
+            )
             maps.append(torch.as_tensor(saliency, dtype=inputs.dtype, device=inputs.device))
         stacked = torch.stack(maps).unsqueeze(1)
         return stacked.expand_as(inputs).clone()
-
-    def _find_map(
-        self,
-        model: "_ForwardClassifier",
-        view: Tensor,
-        background: Tensor,
-        label: int | None,
-        seed: int,
-        max_calls: int | None,
-    ) -> Saliency:
-        scores = model.unmasked_scores
-        label = int(scores.argmax()) if label is None else label
-        if not 0 <= label < len(scores):
-            raise TargetError(f"the target {label} is not a class of the model, which has {len(scores)} classes")
-        target = keep_rank(scores, label)
-        pixels, masked = _to_pixels(view), _to_pixels(background)
-        return find_map(model, pixels, masked, target, self._explainer, seed=seed, max_calls=max_calls)
-
-
-@dataclass(frozen=True)
-class _StagedInput:
-    """A view and its background, each (1, channels, *grid)."""
-
-    view: Tensor
-    background: Tensor
 
 
 @final
 class _ForwardClassifier:
     """A forward function as a classifier of masked versions of one input."""
 
+    fixed_sizes: tuple[int, ...] = ()
+
     def __init__(self, forward: Forward, further_args: tuple[Any, ...], view: Tensor, batch_size: int) -> None:
+        self.info = ModelInfo("forward_func", "torch", None, None, None, "probabilities", "none")
         self._forward = forward
         self._further_args = further_args
         self._like = view
-        self._batch_size = max(1, batch_size)
+        self.batch_size = max(1, batch_size)
         raw = self._raw(view[None])
         self._decoder = OutputDecoder("probabilities" if looks_like_probabilities(raw) else "logits", raw.shape[1])
         self.unmasked_scores: NDArray[Any] = self._decoder.scores(raw)[0]
 
-    @property
-    def info(self) -> ModelInfo:
-        return ModelInfo(
-            spec="forward_func", kind="torch", geometry=None, channels=None, labels=None, output="probabilities",
-            normalisation="none",
-        )  # fmt: skip
+    def stage(self, view: Pixels, background: Pixels) -> tuple[Tensor, Tensor]:
+        return self._to_tensor(view)[None], self._to_tensor(background)[None]
 
-    @property
-    def batch_size(self) -> int:
-        return self._batch_size
-
-    @property
-    def fixed_sizes(self) -> tuple[int, ...]:
-        return ()
-
-    def stage(self, view: Pixels, background: Pixels) -> _StagedInput:
-        return _StagedInput(self._to_tensor(view)[None], self._to_tensor(background)[None])
-
-    def ask(self, staged: Sequence[_StagedInput], which: NDArray[np.intp], visible: Visible) -> NDArray[Any]:
+    def ask(self, staged: Sequence[tuple[Tensor, Tensor]], which: NDArray[np.intp], visible: Visible) -> NDArray[Any]:
         import torch
 
         shown = torch.from_numpy(np.ascontiguousarray(visible)).to(self._like.device).unsqueeze(1)
-        view = torch.cat([staged[i].view for i in which]) if len(staged) > 1 else staged[0].view
-        background = torch.cat([staged[i].background for i in which]) if len(staged) > 1 else staged[0].background
+        view, background = staged[0]
+        if len(staged) > 1:
+            view, background = (torch.cat([staged[i][part] for i in which]) for part in (0, 1))
         return self._decoder.scores(self._raw(torch.where(shown, view, background)))
 
     def classify(self, pixels: Pixels) -> NDArray[Any]:
@@ -184,18 +161,3 @@ class _ForwardClassifier:
 def _to_pixels(values: Tensor) -> Pixels:
     """(channels, *grid) as (*grid, channels)."""
     return np.ascontiguousarray(np.moveaxis(values.float().cpu().numpy(), 0, -1))
-
-
-def _as_labels(target: int | Sequence[int] | Tensor | None, count: int) -> list[int | None]:
-    if target is None:
-        return [None] * count
-    given = np.asarray(target.detach().cpu() if hasattr(target, "detach") else target)
-    if not np.issubdtype(given.dtype, np.integer) or prod(given.shape) not in (1, count):
-        raise TargetError(f"target must be one label id for all {count} inputs, or one for each, not {target!r}")
-    return [int(label) for label in np.broadcast_to(given.reshape(-1), (count,))]
-
-
-def _as_tuple(further: Any) -> tuple[Any, ...]:
-    if further is None:
-        return ()
-    return further if isinstance(further, tuple) else (further,)

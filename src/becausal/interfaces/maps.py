@@ -34,11 +34,7 @@ def find_map(
     seed: int,
     max_calls: int | None,
 ) -> Saliency:
-    """The map of a view, (*grid,).
-
-    Raises:
-        TargetError: The target does not hold on the whole view.
-    """
+    """The map of a view, (*grid,). Raises TargetError where the target does not hold on the whole view."""
     if not target.judge(model.classify(view[None])).holds[0]:
         raise TargetError("the target does not hold on the whole view, so there is nothing to explain")
     problem = Problem(view, (background,), target, model=model, budget=max_calls)

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from becausal.api.target_choice import check_method
 from becausal.core.boxes import Box, pack_boxes
-from becausal.core.contracts import ModelInfo, OutputKind, Pixels, Visible
+from becausal.core.contracts import ModelInfo, OutputKind, Pixels
 from becausal.core.errors import AnswerError, MissingExtraError, OptionError, TargetError
 from becausal.core.request import whole_number
 from becausal.core.targets import Target
 from becausal.images.fills import make_background
 from becausal.interfaces.maps import SHARE, find_map, keep_rank
 from becausal.methods import make_explainer
+from becausal.models.array_model import ArrayClassifier, Composer
 
 try:
     from xaitk_saliency import GenerateImageClassifierBlackboxSaliency, GenerateObjectDetectorBlackboxSaliency
@@ -31,6 +32,7 @@ except ImportError:
 
 Image = NDArray[Any]  # (h, w) or (h, w, channels)
 Maps = NDArray[np.float64]  # (n, h, w) in -1..1
+Answer = Callable[[Sequence[Image]], NDArray[Any]]  # to images: scores or boxes
 
 
 @final
@@ -59,26 +61,29 @@ class CausalClassifierSaliency(GenerateImageClassifierBlackboxSaliency):  # type
         max_calls: int | None = None,
         labels: int = 5,
     ) -> None:
-        self._settings = _Settings(method, options, fill, seed, max_calls)
+        self._maps = _Maps(method, options, fill, seed, max_calls)
         self._labels = whole_number("labels", labels, 1)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor, by name."""
-        return {**self._settings.config, "labels": self._labels}
+        return {**self._maps.config, "labels": self._labels}
 
     def _generate(self, ref_image: Image, blackbox: Any) -> Maps:
         names = list(blackbox.get_labels())
 
         def classify(images: Sequence[Image]) -> NDArray[Any]:
-            found = [_in_order(scores, names) for scores in blackbox.classify_images(images)]
+            found = []
+            for confidences in blackbox.classify_images(images):
+                if missing := [name for name in names if name not in confidences]:
+                    raise AnswerError(f"the blackbox returned no confidence for the label {missing[0]}")
+                found.append([float(confidences[name]) for name in names])
             scores = np.array(found, np.float32).reshape(len(found), len(names))
             return np.column_stack([scores, 1 - scores]) if len(names) == 1 else scores  # or not this label
 
-        search = _MapSearch(self._settings, ref_image, classify, "probabilities")
-        scores = search.whole
-        maps = np.zeros((len(names), *search.grid))
+        scores, find = self._maps.open(ref_image, classify, "probabilities")
+        maps = np.zeros((len(names), *ref_image.shape[:2]))
         for label in np.argsort(-scores[: len(names)], kind="stable")[: self._labels]:
-            maps[label] = search.find(keep_rank(scores, int(label)))
+            maps[label] = find(keep_rank(scores, int(label)))
         return maps
 
 
@@ -108,123 +113,84 @@ class CausalDetectorSaliency(GenerateObjectDetectorBlackboxSaliency):  # type: i
         seed: int = 0,
         max_calls: int | None = None,
     ) -> None:
-        self._settings = _Settings(method, options, fill, seed, max_calls)
+        self._maps = _Maps(method, options, fill, seed, max_calls)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the constructor, by name."""
-        return dict(self._settings.config)
+        return dict(self._maps.config)
 
     def _generate(
         self, ref_image: Image, bboxes: NDArray[Any], scores: NDArray[Any], blackbox: Any, objectness: Any = None
     ) -> Maps:
-        names = [name for _, found in _detect(blackbox, [ref_image])[0][:1] for name in found]  # in the blackbox's order
+        first = list(next(iter(blackbox.detect_objects([ref_image]))))[:1]
+        names = [name for _, found in first for name in found]  # in the blackbox's order
         if len(bboxes) and scores.shape[1] != len(names):
             raise TargetError(f"scores have {scores.shape[1]} classes, and the detector's boxes in this image {len(names)}")
         maps = np.zeros((len(bboxes), *ref_image.shape[:2]))
         for number, (corners, label) in enumerate(zip(np.asarray(bboxes, float), np.argmax(scores, axis=1), strict=True)):
-            maps[number] = self._find(ref_image, _as_box(corners), names[label], blackbox)
+            left, top, right, bottom = (float(side) for side in corners)
+            maps[number] = self._find(ref_image, (left, top, right, bottom), names[label], blackbox)
         return maps
 
-    def _find(self, image: Image, box: Box, name: Hashable, blackbox: Any) -> NDArray[np.float64]:
-        """The map of one box of a label."""
+    def _find(self, image: Image, box: Box, name: Hashable, blackbox: Any) -> Maps:
+        """The map of one box of a label, (h, w)."""
 
         def detect(images: Sequence[Image]) -> NDArray[Any]:
-            return pack_boxes([_of_label(found, name) for found in _detect(blackbox, images)])
+            rows = []  # boxes, scores and ids (all 0) of this label, for each image
+            for found in blackbox.detect_objects(images):
+                own = [(box, scores[name]) for box, scores in found if scores.get(name, 0.0) > 0.0]
+                corners = np.array([[*box.min_vertex, *box.max_vertex] for box, _ in own], float).reshape(-1, 4)
+                rows.append((corners, [score for _, score in own], [0] * len(own)))
+            return pack_boxes(rows)
 
-        search = _MapSearch(self._settings, image, detect, "boxes")
-        score = float(Target(0, box=box).judge(search.whole[None]).confidence[0])
+        whole, find = self._maps.open(image, detect, "boxes")
+        score = float(Target(0, box=box).judge(whole[None]).confidence[0])
         if not score > 0.0:
             place = ",".join(f"{side:g}" for side in box)
             raise TargetError(f"the detector finds no box of {name} at {place} in this image: give boxes that it found")
-        return search.find(Target(0, box=box, threshold=SHARE * score))
+        return find(Target(0, box=box, threshold=SHARE * score))
 
 
 @final
-class _Settings:
-    """What both generators are configured with."""
+class _Maps:
+    """Makes the maps of one image after another. config: the arguments of the constructor of a generator."""
 
     def __init__(self, method: str, options: dict[str, Any] | None, fill: str, seed: int, max_calls: int | None) -> None:
-        self.explainer = make_explainer(method, options)
-        if self.explainer.needs == "gradients":
+        self._explainer = make_explainer(method, options)
+        if self._explainer.needs == "gradients":
             raise OptionError(f"the method {method} needs gradients: choose a black-box method, e.g. causal")
-        self.fill = fill
-        self.seed = whole_number("seed", seed, 0)
-        self.max_calls = None if max_calls is None else whole_number("max_calls", max_calls, 1)
+        self._fill = fill
+        self._seed = whole_number("seed", seed, 0)
+        self._max_calls = None if max_calls is None else whole_number("max_calls", max_calls, 1)
         self.config = {"method": method, "options": options, "fill": fill, "seed": seed, "max_calls": max_calls}
 
+    def open(self, image: Image, answer: Answer, output: OutputKind) -> tuple[NDArray[Any], Callable[[Target], Maps]]:
+        """The model's answer to an image, (classes,) scores or (MAX_BOXES, 6) boxes, and what makes its map of a target.
 
-@final
-class _MapSearch:
-    """Maps of one image.
+        A map, (h, w), is scaled to a largest absolute value of 1.
+        """
+        model = _wrap(answer, output, is_grey=image.ndim == 2)
+        check_method(self._explainer, model.info)
+        view = image[..., None] if image.ndim == 2 else image
+        background = make_background(self._fill, view, rng=np.random.default_rng([self._seed, 1]))
 
-    whole: the model's answer to it, (classes,) scores or (MAX_BOXES, 6) boxes. grid: its height and width.
-    """
+        def find(target: Target) -> Maps:
+            found = find_map(model, view, background, target, self._explainer, seed=self._seed, max_calls=self._max_calls)
+            most = float(np.abs(found).max())
+            return np.asarray(found / most if most > 0.0 else found, np.float64)
 
-    def __init__(
-        self, settings: _Settings, image: Image, answer: Callable[[Sequence[Image]], NDArray[Any]], output: OutputKind
-    ) -> None:
-        self._settings = settings
-        self._model = _Blackbox(answer, output, is_grey=image.ndim == 2)
-        check_method(settings.explainer, self._model.info)
-        self._view = image[..., None] if image.ndim == 2 else image
-        self._background = make_background(settings.fill, self._view, rng=np.random.default_rng([settings.seed, 1]))
-        self.whole: NDArray[Any] = self._model.classify(self._view[None])[0]
-        self.grid = image.shape[:2]
-
-    def find(self, target: Target) -> NDArray[np.float64]:
-        """The map, scaled to a largest absolute value of 1."""
-        chosen = self._settings
-        found = find_map(
-            self._model, self._view, self._background, target, chosen.explainer, seed=chosen.seed, max_calls=chosen.max_calls
-        )
-        most = float(np.abs(found).max())
-        return np.asarray(found / most if most > 0.0 else found, np.float64)
+        return model.classify(view[None])[0], find
 
 
-@final
-class _Blackbox:
+def _wrap(answer: Answer, output: OutputKind, *, is_grey: bool) -> ArrayClassifier:
     """A function from a list of images to scores or boxes, as a model. is_grey: whether it takes images (h, w)."""
 
-    batch_size = 32
-    fixed_sizes: tuple[int, ...] = ()
+    def run(pixels: Pixels) -> NDArray[Any]:
+        found = answer(list(pixels[..., 0] if is_grey else pixels))
+        if len(found) != len(pixels):
+            raise AnswerError(f"the blackbox returned {len(found)} answers for {len(pixels)} images; expected one for each")
+        return found
 
-    def __init__(self, answer: Callable[[Sequence[Image]], NDArray[Any]], output: OutputKind, *, is_grey: bool) -> None:
-        self._answer = answer
-        self._is_grey = is_grey
-        self.info = ModelInfo("blackbox", "python", None, None, None, output, "none")
-
-    def stage(self, view: Pixels, background: Pixels) -> tuple[Pixels, Pixels]:
-        return view, background
-
-    def ask(self, staged: Sequence[tuple[Pixels, Pixels]], which: NDArray[np.intp], visible: Visible) -> NDArray[Any]:
-        return self.classify(np.stack([np.where(s[..., None], *staged[i]) for i, s in zip(which, visible, strict=True)]))
-
-    def classify(self, pixels: Pixels) -> NDArray[Any]:
-        answer = self._answer(list(pixels[..., 0] if self._is_grey else pixels))
-        if len(answer) != len(pixels):
-            raise AnswerError(f"the blackbox returned {len(answer)} answers for {len(pixels)} images; expected one for each")
-        return answer
-
-
-def _in_order(scores: Any, names: Sequence[Hashable]) -> list[float]:
-    """The confidences of one image, in the order of the labels."""
-    if missing := [name for name in names if name not in scores]:
-        raise AnswerError(f"the blackbox returned no confidence for the label {missing[0]}")
-    return [float(scores[name]) for name in names]
-
-
-def _detect(blackbox: Any, images: Sequence[Image]) -> list[list[tuple[Any, dict[Hashable, float]]]]:
-    """For each image, the boxes and their confidences by label."""
-    return [list(found) for found in blackbox.detect_objects(images)]
-
-
-def _of_label(found: Sequence[tuple[Any, dict[Hashable, float]]], name: Hashable) -> tuple[Any, Any, Any]:
-    """Boxes, scores and ids (all 0) of one label."""
-    own = [(box, scores[name]) for box, scores in found if scores.get(name, 0.0) > 0.0]
-    corners = [[*box.min_vertex, *box.max_vertex] for box, _ in own]
-    return np.array(corners, float).reshape(-1, 4), [score for _, score in own], [0] * len(own)
-
-
-def _as_box(corners: NDArray[Any]) -> Box:
-    left, top, right, bottom = (float(side) for side in corners)
-    return left, top, right, bottom
+    info = ModelInfo("blackbox", "python", None, None, None, output, "none")
+    composer = Composer(np.asarray, reuses_buffer=False)  # the blackbox may keep what it is given
+    return ArrayClassifier(info, composer, run, np.asarray, batch_size=32)

@@ -32,8 +32,6 @@ class SearchStopped(BaseException):
 
 @dataclass(frozen=True)
 class _Finished(Generic[T]):
-    """The library has returned a result or raised an error."""
-
     result: T | None = None
     error: BaseException | None = None
 

@@ -31,9 +31,6 @@ class CentreMap:
     def search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]:
         yield from ()
         squared = np.zeros(problem.grid)
-        for axis, side in enumerate(problem.grid):
-            along = (np.arange(side) - (side - 1) / 2) / (side / 4)
-            shape = [1] * len(problem.grid)
-            shape[axis] = side
-            squared = squared + along.reshape(shape) ** 2
+        for along in np.ix_(*[(np.arange(side) - (side - 1) / 2) / (side / 4) for side in problem.grid]):
+            squared = squared + along**2
         return Finding(np.exp(-squared / 2))

@@ -1,6 +1,5 @@
 """What the options of a method cost beside the calls of the model that the engine counts: memory, computing, gradients."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -18,73 +17,44 @@ MOST_NUMBERS = 1e11  # some minutes of computing between two calls of the model,
 class Cost:
     """An estimate. reduce: the options that decide it. gradients: evaluations of the model past the engine."""
 
-    reduce: tuple[str, ...]
+    reduce: tuple[str, ...] = ()
     memory: int = 0
     numbers: int = 0
     gradients: int = 0
 
 
-def _cells(grid: Grid, along: int) -> int:
-    return prod(min(side, along) for side in grid)
-
-
-def _rise(method: Any, grid: Grid) -> Cost:
-    coarse = (method.cells + 2) ** len(grid)
-    return Cost(reduce=("masks", "cells"), memory=24 * coarse, numbers=method.masks * (coarse + prod(grid)))
-
-
-def _hsic(method: Any, grid: Grid) -> Cost:
-    points = method.samples * _cells(grid, method.grid)
-    return Cost(reduce=("samples", "grid"), memory=32 * points, numbers=points * (20 + method.samples // 50))
-
-
-def _sobol(method: Any, grid: Grid) -> Cost:
-    points = method.designs * _cells(grid, method.grid)
-    return Cost(reduce=("designs", "grid"), memory=40 * points, numbers=30 * points)
-
-
-def _lime(method: Any, grid: Grid) -> Cost:
-    matrix, patches = method.samples * method.patches, min(method.patches, prod(grid))
-    return Cost(reduce=("samples", "patches"), memory=24 * (matrix + patches**2), numbers=(matrix + patches**2) * patches)
-
-
-def _greedy(method: Any, grid: Grid) -> Cost:
-    patches = min(method.patches, prod(grid))
-    return Cost(reduce=("patches",), memory=64 * prod(grid) + patches**2, numbers=patches**3)
-
-
-def _sbfl(method: Any, grid: Grid) -> Cost:
-    shown = min(method.chains, method.mutants) * prod(grid)
-    return Cost(reduce=("chains", "mutants"), memory=3 * shown, numbers=4 * method.mutants * prod(grid))
-
-
-def _shap(method: Any, grid: Grid) -> Cost:
-    boxes = min(prod(grid), method.cells ** len(grid))
-    return Cost(reduce=("evaluations", "cells"), memory=1000 * boxes + method.evaluations * (boxes // 8 + 100))
-
-
-def _extremal(method: Any, grid: Grid) -> Cost:
-    areas = len(method.shares())
-    return Cost(reduce=("steps", "areas"), memory=250 * areas * prod(grid), gradients=method.steps * areas)
-
-
-def _ig(method: Any, grid: Grid) -> Cost:
-    return Cost(reduce=("steps",), gradients=method.steps)
-
-
-COSTS: dict[str, Callable[[Any, Grid], Cost]] = {
-    "rise": _rise,
-    "d-rise": _rise,
-    "hsic": _hsic,
-    "sobol": _sobol,
-    "lime": _lime,
-    "greedy": _greedy,
-    "phasewin": _greedy,
-    "sbfl": _sbfl,
-    "shap": _shap,
-    "extremal": _extremal,
-    "ig": _ig,
-}
+def estimate_cost(method: Any, grid: Grid) -> Cost:
+    """What the options of a method cost on a view of this shape; nothing for methods without such options."""
+    pixels = prod(grid)
+    match method.name:
+        case "rise" | "d-rise":
+            coarse = (method.cells + 2) ** len(grid)
+            return Cost(reduce=("masks", "cells"), memory=24 * coarse, numbers=method.masks * (coarse + pixels))
+        case "hsic":
+            points = method.samples * prod(min(side, method.grid) for side in grid)
+            return Cost(reduce=("samples", "grid"), memory=32 * points, numbers=points * (20 + method.samples // 50))
+        case "sobol":
+            points = method.designs * prod(min(side, method.grid) for side in grid)
+            return Cost(reduce=("designs", "grid"), memory=40 * points, numbers=30 * points)
+        case "lime":
+            patches = min(method.patches, pixels)
+            entries = method.samples * method.patches + patches**2
+            return Cost(reduce=("samples", "patches"), memory=24 * entries, numbers=entries * patches)
+        case "greedy" | "phasewin":
+            patches = min(method.patches, pixels)
+            return Cost(reduce=("patches",), memory=64 * pixels + patches**2, numbers=patches**3)
+        case "sbfl":
+            shown = min(method.chains, method.mutants) * pixels
+            return Cost(reduce=("chains", "mutants"), memory=3 * shown, numbers=4 * method.mutants * pixels)
+        case "shap":
+            boxes = min(pixels, method.cells ** len(grid))
+            return Cost(reduce=("evaluations", "cells"), memory=1000 * boxes + method.evaluations * (boxes // 8 + 100))
+        case "extremal":
+            areas = len(method.shares())
+            return Cost(reduce=("steps", "areas"), memory=250 * areas * pixels, gradients=method.steps * areas)
+        case "ig":
+            return Cost(reduce=("steps",), gradients=method.steps)
+    return Cost()
 
 
 def check_cost(
@@ -96,9 +66,7 @@ def check_cost(
     gradients: float = float("inf"),
 ) -> None:
     """Raise OptionError, before any work begins, for options that cost more than these limits together on a view."""
-    if explainer.name not in COSTS:
-        return
-    cost = COSTS[explainer.name](explainer, grid)
+    cost = estimate_cost(explainer, grid)
     for needed, limit, unit, scale in (
         (round(cost.memory, -7), min(memory, MOST_BYTES), "GB of memory", 1e9),
         (round(cost.numbers, -9), numbers, "billion numbers to compute", 1e9),

@@ -14,11 +14,9 @@ from becausal.methods.gradients import (
     LayerCall,
     Tensor,
     TorchProblem,
-    attribution_context,
-    describe_layer,
+    attribution,
     require,
     sum_channels,
-    to_torch,
     trace_layers,
 )
 
@@ -44,37 +42,38 @@ class GradCam:
     needs: ClassVar[Needs] = "gradients"
 
     def search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]:
-        """The map, without model calls of the engine."""
         yield from ()
-        torch_problem = to_torch(problem, self.name).copied()
-        captum = require("captum.attr", self.name)
-        with attribution_context(self.name, torch_problem):
-            chosen = self._find(torch_problem)
-            if chosen.grid is None:
-                values = captum.LayerGradCam(torch_problem.logits, chosen.call.layer).attribute(
-                    torch_problem.view.clone().requires_grad_(True), target=torch_problem.label_id, relu_attributions=True
+        with attribution(problem, self.name, copied=True) as model:
+            captum = require("captum.attr", self.name)
+            found = _find_spatial(trace_layers(model))
+            if not found:
+                raise ModelError(
+                    f"the method grad-cam needs a layer with spatial output, and this model has none: {ALTERNATIVES}"
+                )
+            names = [item.call.name for item in found]
+            if self.layer is None:
+                chosen = _choose(model, found)
+            elif self.layer in names:
+                chosen = found[names.index(self.layer)]
+            else:
+                raise OptionError(
+                    f"the model has no layer {self.layer!r} with spatial output; it has {', '.join(names[-8:])}"
+                    + (f" and {len(names) - 8} before" if len(names) > 8 else "")
+                )
+            layer, grid = chosen.call.layer, chosen.grid
+            if grid is None:
+                values = captum.LayerGradCam(model.logits, layer).attribute(
+                    model.view.clone().requires_grad_(True), target=model.label_id, relu_attributions=True
                 )
             else:
-                values = _weigh_tokens(torch_problem, chosen.call.layer, chosen.grid)
+                ((output, gradient),) = _differentiate(model, [layer])
+                if gradient is None:
+                    raise ModelError(f"the label does not depend on the layer {type(layer).__name__}: choose another layer")
+                weights = _patches(gradient, grid).mean(dim=1, keepdim=True)
+                values = (weights * _patches(output, grid)).sum(-1).clamp(min=0).detach().reshape(1, 1, *grid)
             large = captum.LayerAttribution.interpolate(values, problem.grid, interpolate_mode="bilinear")
-        notes = () if self.layer is not None else (f"grad-cam used the layer {describe_layer(chosen.call)}",)
+        notes = () if self.layer is not None else (f"grad-cam used the layer {chosen.call}",)
         return Finding(sum_channels(large), notes=notes)
-
-    def _find(self, torch_problem: TorchProblem) -> "_SpatialLayer":
-        found = _find_spatial(trace_layers(torch_problem))
-        if not found:
-            raise ModelError(
-                f"the method grad-cam needs a layer with spatial output, and this model has none: {ALTERNATIVES}"
-            )
-        names = [item.call.name for item in found]
-        if self.layer is None:
-            return _choose(torch_problem, found)
-        if self.layer not in names:
-            raise OptionError(
-                f"the model has no layer {self.layer!r} with spatial output; it has {', '.join(names[-8:])}"
-                + (f" and {len(names) - 8} before" if len(names) > 8 else "")
-            )
-        return found[names.index(self.layer)]
 
 
 @dataclass(frozen=True)
@@ -119,20 +118,17 @@ def _choose(problem: TorchProblem, found: list[_SpatialLayer]) -> _SpatialLayer:
         return found[-1]
     tokens = [item for item in found if item.grid is not None]
     norms = [item for item in tokens if "norm" in type(item.call.layer).__name__.lower()]
-    for candidates in (_start_of_last_block(norms), norms, tokens):
+    # The last module with two normalisations or more is the last block.
+    parents = [item.call.name.rpartition(".")[0] for item in norms]
+    last = next((parent for parent in reversed(parents) if parents.count(parent) > 1), None)
+    start = [] if last is None else [norms[parents.index(last)]]
+    for candidates in (start, norms, tokens):
         gradients = _differentiate(problem, [item.call.layer for item in candidates])
         for item, (_, gradient) in zip(reversed(candidates), reversed(gradients), strict=True):
             if item.grid is not None and gradient is not None and bool(_patches(gradient, item.grid).any()):
                 return item
     maps = [item for item in found if item.grid is None]
     return maps[-1] if maps else tokens[-1]
-
-
-def _start_of_last_block(norms: list[_SpatialLayer]) -> list[_SpatialLayer]:
-    """The first normalisation in the last module that has two of them or more; empty if there is no such module."""
-    parents = [item.call.name.rpartition(".")[0] for item in norms]
-    last = next((parent for parent in reversed(parents) if parents.count(parent) > 1), None)
-    return [norms[parents.index(last)]] if last is not None else []
 
 
 def _differentiate(problem: TorchProblem, layers: list[Any]) -> list[tuple[Tensor, Tensor | None]]:
@@ -156,12 +152,3 @@ def _differentiate(problem: TorchProblem, layers: list[Any]) -> list[tuple[Tenso
 def _patches(tokens: Tensor, grid: tuple[int, int]) -> Tensor:
     """The tokens of the patches, (1, h * w, channels): the last ones."""
     return tokens[:, -grid[0] * grid[1] :]
-
-
-def _weigh_tokens(problem: TorchProblem, layer: Any, grid: tuple[int, int]) -> Tensor:
-    """Tokens weighted by their mean gradient, summed over channels, negative values set to 0: (1, 1, h, w)."""
-    ((output, gradient),) = _differentiate(problem, [layer])
-    if gradient is None:
-        raise ModelError(f"the label does not depend on the layer {type(layer).__name__}: choose another layer")
-    weights = _patches(gradient, grid).mean(dim=1, keepdim=True)
-    return (weights * _patches(output, grid)).sum(-1).clamp(min=0).detach().reshape(1, 1, *grid)

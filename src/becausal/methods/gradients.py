@@ -4,10 +4,11 @@ torch is imported only when such a method runs. All of these methods explain the
 ends in a softmax, the logarithm of the probability is used instead.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
@@ -36,61 +37,33 @@ class Differentiable(Protocol):
 
     def torch_form(self) -> tuple[Module, ToInput]:
         """The module in eval mode, and the function that normalises pixels to its input, without gradients."""
-        ...
 
 
 @dataclass(frozen=True)
 class TorchProblem:
-    """A problem as torch tensors.
+    """A problem as torch tensors."""
 
-    Attributes:
-        logits: The module with logits as output, (n, channels, h, w) to (n, classes).
-        own: The user's module inside `logits`.
-        view: Input of the module for the view, (1, channels, h, w), without gradients.
-        background: The same for the background of the first fill.
-        label_id: The class that is explained.
-        to_input: Normalisation: pixels to the module's input.
-    """
-
-    logits: Module
-    own: Module
-    view: Tensor
-    background: Tensor
-    label_id: int
+    logits: Module  # the module with logits as output, (n, channels, h, w) to (n, classes)
+    own: Module  # the user's module inside `logits`
+    view: Tensor  # the module's input for the view, (1, channels, h, w), without gradients
+    background: Tensor  # the same for the background of the first fill
+    label_id: int  # the class that is explained
     to_input: ToInput
-
-    @property
-    def is_small(self) -> bool:
-        """Whether the module is on the CPU and has few weights."""
-        weights = sum(int(p.numel()) for p in self.own.parameters())
-        return bool(self.view.device.type == "cpu") and weights < FEW_WEIGHTS
-
-    def copied(self) -> "TorchProblem":
-        """The same with a copy of the module that may be hooked and changed; none of its layers works in place."""
-        logits = deepcopy(self.logits).requires_grad_(False)
-        for layer in logits.modules():
-            if getattr(layer, "inplace", False) is True:
-                layer.inplace = False
-        return TorchProblem(logits, logits.own, self.view, self.background, self.label_id, self.to_input)
 
 
 @dataclass(frozen=True)
 class LayerCall:
-    """One call of a layer without children, in the order of the forward pass.
+    """One call of a layer without children, in the order of the forward pass."""
 
-    Attributes:
-        name: Name of the layer in the module.
-        layer: The layer.
-        shape: Shape of its output.
-        lowest: Lowest value of its input.
-        is_sum: Whether the output is the sum of its two inputs.
-    """
-
-    name: str
+    name: str  # of the layer in the module
     layer: Module
-    shape: tuple[int, ...]
-    lowest: float
-    is_sum: bool
+    shape: tuple[int, ...]  # of its output
+    lowest: float  # value of its input
+    is_sum: bool  # whether the output is the sum of its two inputs
+
+    def __str__(self) -> str:
+        """Name and class of the layer, e.g. features.3 (ReLU)."""
+        return f"{self.name or 'the model itself'} ({type(self.layer).__name__})"
 
 
 def require(library: str, method: str) -> Any:
@@ -156,7 +129,7 @@ def find_reused(calls: list[LayerCall], *kinds: Any) -> str | None:
     seen: set[int] = set()
     for call in calls:
         if id(call.layer) in seen and (not kinds or isinstance(call.layer, kinds)):
-            return describe_layer(call)
+            return str(call)
         seen.add(id(call.layer))
     return None
 
@@ -167,31 +140,32 @@ def refuse_layer_norm(method: str, calls: list[LayerCall]) -> None:
 
     for call in calls:
         if isinstance(call.layer, (nn.LayerNorm, nn.RMSNorm)):
-            raise ModelError(f"the method {method} has no rule for the layer {describe_layer(call)}: {ALTERNATIVES}")
-
-
-def describe_layer(call: LayerCall) -> str:
-    """Name and class of a layer, e.g. features.3 (ReLU)."""
-    return f"{call.name or 'the model itself'} ({type(call.layer).__name__})"
+            raise ModelError(f"the method {method} has no rule for the layer {call}: {ALTERNATIVES}")
 
 
 @contextmanager
-def attribution_context(method: str, problem: TorchProblem) -> Iterator[None]:
-    """Turn errors of torch or captum on a user's module into ModelError.
+def attribution(problem: Problem, method: str, *, copied: bool = False) -> Iterator[TorchProblem]:
+    """The problem as torch tensors; errors of torch or captum on the user's module become ModelErrors meanwhile.
 
-    A small network on the CPU runs on one thread meanwhile: its layers are too short for several threads to pay off.
+    copied: whether the module is a copy that may be hooked and changed; none of its layers works in place.
     """
-    import warnings
-
+    found = to_torch(problem, method)
     import torch
 
+    if copied:
+        logits = deepcopy(found.logits).requires_grad_(False)
+        for layer in logits.modules():
+            if getattr(layer, "inplace", False) is True:
+                layer.inplace = False
+        found = replace(found, logits=logits, own=logits.own)
     threads = torch.get_num_threads()
-    if problem.is_small:
+    # The layers of a small network on the CPU are too short for several threads to pay off.
+    if found.view.device.type == "cpu" and sum(int(p.numel()) for p in found.own.parameters()) < FEW_WEIGHTS:
         torch.set_num_threads(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # captum warns about its own hooks
         try:
-            yield
+            yield found
         except ModelError:
             raise
         except (RuntimeError, TypeError, AssertionError, AttributeError, IndexError, ValueError) as error:

@@ -3,18 +3,17 @@
 Implemented here, since the lime package calls the model itself, without the engine's batches, cache and budget.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import Answers, Finding, Needs, Search, Visible
+from becausal.core.contracts import Finding, Needs, Search
 from becausal.core.errors import OptionError
 from becausal.core.patches import fit_ridge, superpixels
 from becausal.core.problem import Problem
-from becausal.methods.waves import WAVE, run_waves, scores
+from becausal.methods.waves import WAVE, check_least, score_all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +39,7 @@ class Lime:
     needs: ClassVar[Needs] = "labels"
 
     def __post_init__(self) -> None:
-        for option, least in (("samples", 1), ("patches", 2)):
-            if getattr(self, option) < least:
-                raise OptionError(f"{option} must be at least {least}, not {getattr(self, option)}")
+        check_least(self, samples=1, patches=2)
         if not self.kernel > 0.0:
             raise OptionError(f"kernel must be above 0, not {self.kernel}")
         if not self.ridge >= 0.0:
@@ -53,17 +50,8 @@ class Lime:
         count = int(patch.max()) + 1
         shown = rng.random((self.samples, count)) < 0.5
         shown[0] = True
-        answered: list[NDArray[np.float64]] = []
-
-        def update(wave: Visible, answers: Answers) -> None:
-            answered.append(scores(answers))
-
-        def waves() -> Iterator[Visible]:
-            for start in range(0, self.samples, WAVE):
-                yield shown[start : start + WAVE].take(patch, axis=1)
-
-        yield from run_waves(waves(), update)
-        values = np.concatenate(answered)
+        starts = range(0, self.samples, WAVE)
+        values = yield from score_all(shown[start : start + WAVE].take(patch, axis=1) for start in starts)
         return Finding(self.weights(shown[: len(values)], values)[patch])
 
     def weights(self, shown: NDArray[np.bool_], values: NDArray[np.float64]) -> NDArray[np.float64]:

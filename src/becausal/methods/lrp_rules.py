@@ -128,8 +128,8 @@ def is_known(layer: nn.Module) -> bool:
 
 def attach_epsilon(own: nn.Module, epsilon: float) -> None:
     """Give every layer the epsilon rule, except activations, which pass relevance unchanged."""
-    for layer in _leaves(own):
-        if type(layer) not in _OWN:
+    for layer in own.modules():
+        if next(layer.children(), None) is None and type(layer) not in _OWN:
             layer.rule = IdentityRule() if isinstance(layer, _PASS) else EpsilonRule(epsilon)
 
 
@@ -143,12 +143,18 @@ def attach_zplus(own: nn.Module, calls: list[LayerCall], epsilon: float) -> None
         if after.layer.affine and call.shape == after.shape
     }
     for call in calls:
-        layer = call.layer
+        layer: Any = call.layer
+        new: nn.Module | None = None
         if call.is_sum:
-            _replace(own, call.name, SignedSum())
+            new = SignedSum()
         elif isinstance(layer, (nn.Conv2d, nn.Linear)) and call.lowest < 0 and layer is not first:
-            _replace(own, call.name, SignedLayer(layer))
-    for layer in _leaves(own):
+            new = SignedLayer(layer)
+        if new is not None:
+            parent, _, name = call.name.rpartition(".")
+            setattr(own.get_submodule(parent), name, new)
+    for layer in own.modules():
+        if next(layer.children(), None) is not None:
+            continue
         if layer is first:
             first.rule = FlatRule()
         elif isinstance(layer, (nn.Conv2d, nn.Linear)):
@@ -157,13 +163,3 @@ def attach_zplus(own: nn.Module, calls: list[LayerCall], epsilon: float) -> None
             layer.rule = IdentityRule()
         elif type(layer) not in _OWN:
             layer.rule = EpsilonRule(epsilon)
-
-
-def _leaves(own: nn.Module) -> list[nn.Module]:
-    return [layer for layer in own.modules() if next(layer.children(), None) is None]
-
-
-def _replace(own: nn.Module, name: str, layer: nn.Module) -> None:
-    """Replace the layer of that name."""
-    parent, _, last = name.rpartition(".")
-    setattr(own.get_submodule(parent), last, layer)

@@ -58,22 +58,18 @@ def propagate(module: nn.Module, view: Tensor, label_id: int, low: Tensor, high:
     module: is converted to double precision. low, high: the darkest and the brightest possible input. Raises ModelError
     where an operation has no rule.
     """
-    forward = RecordingInterpreter(trace(module.double()))  # double: relevance of either sign is many times its sum
-    with torch.no_grad():
-        logits = forward.run(view.double())
-    flat = logits.reshape(1, -1)
-    start = torch.zeros_like(flat)
-    start[0, min(label_id, flat.shape[1] - 1)] = flat[0, min(label_id, flat.shape[1] - 1)].abs()
-    return RelevancePass(forward, low.double(), high.double()).relevance(start.reshape(logits.shape))
-
-
-def trace(module: nn.Module) -> fx.GraphModule:
-    """The module as a graph of operations. Raises ModelError where its control flow depends on values."""
     try:
-        return fx.symbolic_trace(module)
+        graph = fx.symbolic_trace(module.double())  # double: relevance of either sign is many times its sum
     except Exception as error:  # fx runs the user's own code, which may raise anything
         reason = one_line(error, 160)
         raise ModelError(f"the method rap cannot trace this model ({reason}): {ALTERNATIVES}") from error
+    forward = RecordingInterpreter(graph)
+    with torch.no_grad():
+        logits = forward.run(view.double())
+    flat = logits.reshape(1, -1)
+    start, output = torch.zeros_like(flat), min(label_id, flat.shape[1] - 1)  # a module with one logit has one output
+    start[0, output] = flat[0, output].abs()
+    return RelevancePass(forward, low.double(), high.double()).relevance(start.reshape(logits.shape))
 
 
 class RecordingInterpreter(fx.Interpreter):  # type: ignore[misc]
@@ -92,9 +88,7 @@ class RelevancePass:
     """Propagates relevance back through the graph of a recorded forward pass."""
 
     def __init__(self, forward: RecordingInterpreter, low: Tensor, high: Tensor) -> None:
-        self._forward = forward
-        self._low = low
-        self._high = high
+        self._forward, self._low, self._high = forward, low, high
         self._is_output = True  # until the first layer with weights
 
     def relevance(self, start: Tensor) -> Tensor:
@@ -131,28 +125,17 @@ class RelevancePass:
             parts = share_hidden(lambda x, w: w * x.sum(0, keepdim=True), torch.cat(inputs), _ONE, given).chunk(2)
             return dict(zip(sources, parts, strict=True)) if sources[0] is not sources[1] else {sources[0]: given}
         if (linear := self._linear(node, kind, layer)) is not None:
-            return {sources[0]: self._weighted(node, sources[0], *linear, given)}
+            (apply, weight), x, source = linear, inputs[0], sources[0]
+            is_output, self._is_output = self._is_output, False
+            padded = self._kind(source)[0] in (F.pad, nn.ZeroPad2d) and source.all_input_nodes[0].op == "placeholder"
+            if source.op == "placeholder" or padded:
+                # The colours that bound the view are padded as it is.
+                low, high = (self._rerun(source, bound) if padded else bound for bound in (self._low, self._high))
+                return {source: share_input(apply, x, weight, given, low, high)}
+            return {source: (share_output if is_output else share_hidden)(apply, x, weight, given)}
         name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
         what = f"the layer {name} ({type(layer).__name__})" if layer is not None else f"the operation {name}"
         raise ModelError(f"the method rap has no rule for {what}: {ALTERNATIVES}")
-
-    def _weighted(self, node: fx.Node, source: fx.Node, apply: Linear, weight: Tensor, given: Tensor) -> Tensor:
-        x = self._forward.values[source]
-        is_output, self._is_output = self._is_output, False
-        if self._reaches_input(source):
-            return share_input(apply, x, weight, given, self._fit(self._low, node), self._fit(self._high, node))
-        return share_output(apply, x, weight, given) if is_output else share_hidden(apply, x, weight, given)
-
-    def _reaches_input(self, source: fx.Node) -> bool:
-        """Whether an operation's source is the view itself, padded or not."""
-        return source.op == "placeholder" or (
-            self._kind(source)[0] in (F.pad, nn.ZeroPad2d) and source.all_input_nodes[0].op == "placeholder"
-        )
-
-    def _fit(self, bound: Tensor, node: fx.Node) -> Tensor:
-        """The bound as the operation's input: padded where the view is padded."""
-        source = node.all_input_nodes[0]
-        return bound if source.op == "placeholder" else self._rerun(source, bound)
 
     def _kind(self, node: fx.Node) -> tuple[Any, nn.Module | None]:
         """The kind of an operation: a function, a method's name, or a layer's class together with the layer."""

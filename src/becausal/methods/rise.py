@@ -1,9 +1,14 @@
-"""`rise`: the mean score over the random mutants in which a pixel is visible (Petsiuk, Das and Saenko, 2018).
+"""`rise`: the mean score over the random mutants in which a pixel is visible (Petsiuk, Das and Saenko, 2018); `d-rise`.
 
 The masks of the paper are soft: a coarse random grid, interpolated, dims the image. Here a pixel is either visible or
 masked, so each soft mask m is thresholded at one level u, drawn uniformly for the whole mask: pixel x is visible where
 u < m(x). Then P(x visible | m) = m(x), and P(x visible) = p at every pixel, for all cells and shifts. The rounding is
 unbiased, and the sets are as smooth as the masks whose level sets they are.
+
+`d-rise` is RISE for the boxes of object detectors (Petsiuk, Jain, Manjunatha et al., 2021). Each random mutant is weighted
+by how similar the detector's best box in it is to the box that is explained: the overlap (IoU) of the two, times the score.
+The paper multiplies by the cosine of the two vectors of class probabilities as well; detectors report one class for a box,
+so that is 1 for boxes of the same class and 0 for all others.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from becausal.core.contracts import Answers, Finding, Grid, Needs, Search, Visible
-from becausal.core.errors import OptionError
+from becausal.core.errors import ModelError, OptionError
 from becausal.core.problem import Problem
-from becausal.methods.waves import run_waves, scores, wave_sizes
+from becausal.methods.waves import check_least, run_waves, scores, wave_sizes
 
 Values = NDArray[np.float64]
 
@@ -43,10 +48,7 @@ class Rise:
     needs: ClassVar[Needs] = "labels"
 
     def __post_init__(self) -> None:
-        if self.masks < 1:
-            raise OptionError(f"masks must be at least 1, not {self.masks}")
-        if self.cells < 1:
-            raise OptionError(f"cells must be at least 1, not {self.cells}")
+        check_least(self, masks=1, cells=1)
         if not 0.0 < self.share < 1.0:
             raise OptionError(f"share must lie between 0 and 1, not {self.share}")
 
@@ -95,3 +97,36 @@ class Rise:
             weights[np.arange(side), low + 1] = at - low
             soft = np.tensordot(soft, weights, axes=(0, 1))  # moves the axis to the end, so that each is treated once
         return soft
+
+
+@dataclass(frozen=True, kw_only=True)
+class DRise:
+    """D-RISE: randomised input sampling for object detectors.
+
+    Attributes:
+        masks: Number of random masks.
+        cells: Number of cells of the coarse grid along each side of the view.
+        share: Probability of a pixel to be visible (p).
+    """
+
+    masks: int = 5000
+    cells: int = 16
+    share: float = 0.5
+
+    name: ClassVar[str] = "d-rise"
+    needs: ClassVar[Needs] = "boxes"
+
+    def __post_init__(self) -> None:
+        self._sampling()  # which checks the options
+
+    def search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]:
+        return (yield from self._sampling().average(problem.grid, rng, _similarities))
+
+    def _sampling(self) -> Rise:
+        return Rise(masks=self.masks, cells=self.cells, share=self.share)
+
+
+def _similarities(answers: Answers) -> Values:
+    if answers.similarity is None:
+        raise ModelError("the method d-rise explains boxes of object detectors, and this model is a classifier")
+    return answers.similarity

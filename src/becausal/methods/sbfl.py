@@ -11,6 +11,7 @@ map; here several blocks are masked, as many as the adapting share says. Its Tar
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar, Literal, get_args
 
 import numpy as np
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from becausal.core.contracts import Answers, Finding, Grid, Needs, Search, Visible
 from becausal.core.errors import OptionError
 from becausal.core.problem import Problem
-from becausal.methods.waves import run_waves, wave_sizes
+from becausal.methods.waves import check_least, run_waves, wave_sizes
 
 Counts = NDArray[np.float64]  # one number per pixel
 Measure = Literal["ochiai", "tarantula", "zoltar", "wong-ii"]
@@ -54,15 +55,11 @@ def zoltar(a: Spectrum) -> Counts:
     return ratio(a.ef**2, a.ef * (a.ef + a.nf + a.ep) + 10_000 * a.nf * a.ep)
 
 
-def wong_ii(a: Spectrum) -> Counts:
-    return a.ef - a.ep
-
-
 MEASURES: dict[Measure, Callable[[Spectrum], Counts]] = {
     "ochiai": ochiai,
     "tarantula": tarantula,
     "zoltar": zoltar,
-    "wong-ii": wong_ii,
+    "wong-ii": lambda a: a.ef - a.ep,
 }
 
 
@@ -118,9 +115,7 @@ class Sbfl:
     def __post_init__(self) -> None:
         if self.measure not in get_args(Measure):
             raise OptionError(f"measure must be one of {', '.join(get_args(Measure))}, not {self.measure!r}")
-        for option, least in (("mutants", 1), ("blocks", 1), ("chains", 1)):
-            if getattr(self, option) < least:
-                raise OptionError(f"{option} must be at least {least}, not {getattr(self, option)}")
+        check_least(self, mutants=1, blocks=1, chains=1)
         for option in ("share", "step"):
             if not 0.0 < getattr(self, option) < 1.0:
                 raise OptionError(f"{option} must lie between 0 and 1, not {getattr(self, option)}")
@@ -144,14 +139,10 @@ class Sbfl:
 
     def mutant(self, grid: Grid, share: float, rng: np.random.Generator) -> Visible:
         """One visible set, (*grid,), with about that share masked in blocks: at least one block, and not all."""
-        block, count = np.zeros(grid, np.intp), 1
-        for axis, side in enumerate(grid):
-            length = -(-side // self.blocks)
-            along = (np.arange(side) + rng.integers(length)) // length
-            shape = [1] * len(grid)
-            shape[axis] = side
-            block = block * (along[-1] + 1) + along.reshape(shape)
-            count *= int(along[-1]) + 1
+        lengths = [-(-side // self.blocks) for side in grid]
+        places = [(np.arange(side) + rng.integers(length)) // length for side, length in zip(grid, lengths, strict=True)]
+        counts = [int(along[-1]) + 1 for along in places]
+        block, count = np.ravel_multi_index(np.ix_(*places), counts), prod(counts)
         masked = np.zeros(count, bool)
         masked[rng.permutation(count)[: min(max(round(share * count), 1), max(count - 1, 1))]] = True
         return ~masked[block]

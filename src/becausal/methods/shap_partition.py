@@ -8,17 +8,17 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from becausal.core.contracts import Answers, Finding, Grid, Needs, Saliency, Search
-from becausal.core.errors import MissingExtraError, OptionError
+from becausal.core.errors import MissingExtraError
 from becausal.core.problem import Problem
 from becausal.core.regions import Region, cut, whole
 from becausal.methods.bridge import Evaluate, GlobalRandomState, SearchStopped, bridge
-from becausal.methods.waves import WAVE, scores
+from becausal.methods.waves import WAVE, check_least, scores
 
 ScoreFunction = Callable[[NDArray[np.bool_]], NDArray[np.float64]]  # sets of cells, (n, cells), to n scores
 MIN_EVALUATIONS = 4  # the fully masked view, the whole view, and the first pair of halves
@@ -44,14 +44,16 @@ class Shap:
     needs: ClassVar[Needs] = "labels"
 
     def __post_init__(self) -> None:
-        if self.evaluations < MIN_EVALUATIONS:
-            raise OptionError(f"evaluations must be at least {MIN_EVALUATIONS}, not {self.evaluations}")
-        if self.cells < 2:
-            raise OptionError(f"cells must be at least 2, not {self.cells}")
+        check_least(self, evaluations=MIN_EVALUATIONS, cells=2)
 
     def search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]:
         tree = halve(problem.grid, max(1, round(max(problem.grid) / self.cells)))
-        explainer = _load_partition_explainer()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # from the plotting libraries it imports
+                explainer = import_module("shap").PartitionExplainer
+        except ImportError as error:
+            raise MissingExtraError("shap", "shap", "the method shap") from error
         if tree.count < 2:
             return Finding(np.zeros(problem.grid))
         seed, log = int(rng.integers(2**32)), ScoreLog(tree.cell)
@@ -72,15 +74,6 @@ class Shap:
         with GlobalRandomState(seed):
             values = run(log.replay, log.count)
         return Finding(pixel_values(values, tree.cell), notes=(note,))
-
-
-def _load_partition_explainer() -> Any:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # from the plotting libraries it imports
-            return import_module("shap").PartitionExplainer
-    except ImportError as error:
-        raise MissingExtraError("shap", "shap", "the method shap") from error
 
 
 class _Masker:
@@ -133,15 +126,10 @@ def _key(row: NDArray[np.bool_]) -> bytes:
 
 @dataclass(frozen=True)
 class BoxTree:
-    """A hierarchy of boxes.
+    """A hierarchy of boxes."""
 
-    Attributes:
-        cell: (*grid,) the number of the smallest box each pixel lies in.
-        linkage: (count - 1, 4), one row per merge in scipy's form (left, right, distance, size), small boxes first.
-    """
-
-    cell: NDArray[np.intp]
-    linkage: NDArray[np.float64]
+    cell: NDArray[np.intp]  # (*grid,) the number of the smallest box each pixel lies in
+    linkage: NDArray[np.float64]  # (count - 1, 4), a row per merge in scipy's form (left, right, distance, size)
 
     @property
     def count(self) -> int:

@@ -1,4 +1,4 @@
-"""What the black-box methods share: a score for each answer, and mutants evaluated in waves."""
+"""What the methods share: checks of options, a score for each answer, and mutants evaluated in waves."""
 
 from collections.abc import Callable, Iterable, Iterator
 
@@ -6,10 +6,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from becausal.core.contracts import Answers, Search, Stop, Visible
+from becausal.core.errors import OptionError
 
 WAVE = 64  # mutants per wave, independent of the batch size, so that results do not depend on it
 
 Update = Callable[[Visible, Answers], None]  # takes the mutants that were evaluated, (n, *grid), and their n answers
+
+
+def check_least(method: object, **least: int) -> None:
+    """Raise OptionError where an option of the method is below its smallest value."""
+    for option, lowest in least.items():
+        if getattr(method, option) < lowest:
+            raise OptionError(f"{option} must be at least {lowest}, not {getattr(method, option)}")
 
 
 def scores(answers: Answers) -> NDArray[np.float64]:
@@ -31,6 +39,13 @@ def run_waves(waves: Iterable[Visible], update: Update) -> Search[bool]:
             return False
         update(wave, answers)
     return True
+
+
+def score_all(waves: Iterable[Visible]) -> Search[NDArray[np.float64]]:
+    """Evaluate wave after wave; returns the scores, (n,), of the mutants that were evaluated."""
+    found: list[NDArray[np.float64]] = []
+    yield from run_waves(waves, lambda wave, answers: found.append(scores(answers)))
+    return np.concatenate(found)
 
 
 def wave_sizes(total: int, wave: int = WAVE) -> Iterator[int]:

@@ -2,23 +2,21 @@
 
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import ModelInfo
 from becausal.core.errors import MissingExtraError, ModelError
 from becausal.core.text import one_line
-from becausal.models.array_model import ArrayClassifier, run_padded
-from becausal.models.compose import Composer, Layout
+from becausal.models.array_model import ArrayClassifier, Composer, Layout, run_padded
+from becausal.models.loading import ModelSettings
 from becausal.models.outputs import Returns, make_decoder, make_probe_images, name_classes
 from becausal.models.preprocess import PRESETS
-from becausal.models.settings import ModelSettings
 from becausal.models.user_code import check_file, file_sha256, stdout_to_stderr
 
-_BACKENDS = ("torch", "jax", "tensorflow")
 _NORMALISING_LAYERS = ("Rescaling", "Normalization")
 
 
@@ -26,31 +24,23 @@ def load(target: str, settings: ModelSettings) -> ArrayClassifier:
     """The classifier in a .keras or .h5 file. Raises ModelError if the file is not one."""
     path = Path(target)
     check_file(path)
-    keras = _import_keras()
-    try:
-        with stdout_to_stderr():
-            model = keras.saving.load_model(path, compile=False)
-    except Exception as error:  # Keras and its backends raise all kinds of errors
-        raise ModelError(f"{path} cannot be loaded as a Keras model: {one_line(error, 200)}") from error
-    return wrap(model, settings, spec=f"keras:{target}", sha256=file_sha256(path))
-
-
-def _import_keras() -> Any:
-    """The Keras library. Raises MissingExtraError if it, or the backend it is configured for, is not installed."""
     try:
         import keras
     except ImportError as error:
         if error.name == "keras":
             packages = "pip install keras torch, then set KERAS_BACKEND=torch (or use tensorflow or jax)"
             raise MissingExtraError("keras", "keras", "a Keras model", advice=packages) from None
-        missing = error.name or one_line(error, 80)
-        installed = [name for name in _BACKENDS if importlib.util.find_spec(name) is not None]
+        missing = (error.name or one_line(error, 80)).partition(".")[0]  # the backend that Keras is configured for
+        installed = [name for name in ("torch", "jax", "tensorflow") if importlib.util.find_spec(name) is not None]
         advice = " or ".join(f"set KERAS_BACKEND={name}" for name in installed)
         advice = advice or "pip install torch, then set KERAS_BACKEND=torch (or use tensorflow or jax)"
-        raise MissingExtraError(
-            f"{missing.partition('.')[0]}, its backend", "keras", "Keras is installed, but", advice=advice
-        ) from None
-    return keras
+        raise MissingExtraError(f"{missing}, its backend", "keras", "Keras is installed, but", advice=advice) from None
+    try:
+        with stdout_to_stderr():
+            model = keras.saving.load_model(path, compile=False)
+    except Exception as error:  # Keras and its backends raise all kinds of errors
+        raise ModelError(f"{path} cannot be loaded as a Keras model: {one_line(error, 200)}") from error
+    return wrap(model, settings, spec=f"keras:{target}", sha256=file_sha256(path))
 
 
 def is_model(model: Any) -> bool:
@@ -70,7 +60,20 @@ def wrap(model: Any, settings: ModelSettings, *, spec: str | None = None, sha256
         raise ModelError(f"the model's input is {shape}; images need 4 axes, e.g. (None, 224, 224, 3)")
     layout: Layout = settings.layout or ("nchw" if shape[1] in (1, 3) and shape[3] not in (1, 3) else "nhwc")
     channels, h, w = (shape[1], shape[2], shape[3]) if layout == "nchw" else (shape[3], shape[1], shape[2])
-    settings = settings.over(_read_layers(model))
+    # What the layers state: whether the model normalises pixels itself, and what its last activation returns
+    layers = list(getattr(model, "layers", ()))
+    own = next((name for name in (type(layer).__name__ for layer in layers[:4]) if name in _NORMALISING_LAYERS), None)
+    stated = [] if own is None else [f"the model has its own {own} layer: pixels are passed unchanged, 0..255"]
+    activation = getattr(getattr(layers[-1], "activation", None), "__name__", None) if layers else None
+    returns: Returns | None = None
+    if activation in ("softmax", "linear"):
+        returns = "probabilities" if activation == "softmax" else "logits"
+    elif activation == "sigmoid":
+        is_single = (getattr(model, "output_shape", None) or (None,))[-1] == 1
+        returns = "probabilities" if is_single else "multilabel"
+        stated.append("the last layer is a sigmoid" + ("" if is_single else ": labels are independent"))
+    raw = PRESETS["raw"] if own else None
+    settings = settings.over(ModelSettings(normalisation=raw, returns=returns, notes=tuple(stated)))
     plan = settings.plan_preprocessing(channels or 3, (h, w) if h and w else None)
 
     def run(batch: NDArray[Any]) -> NDArray[Any]:
@@ -82,39 +85,14 @@ def wrap(model: Any, settings: ModelSettings, *, spec: str | None = None, sha256
     fixed = (int(shape[0]),) if shape[0] else ()
     probe = run_padded(run, composer.batch(make_probe_images(plan.geometry.grid, plan.channels)), fixed)
     decoder, notes = make_decoder(probe, returns=settings.returns, source="the model or --returns")
-    info = ModelInfo(
-        spec=spec or f"Keras model {getattr(model, 'name', '')}".strip(),
-        kind="keras",
-        geometry=plan.geometry,
-        channels=plan.channels,
+    spec = spec or f"Keras model {getattr(model, 'name', '')}".strip()
+    info = replace(
+        plan.complete(settings.begin_info("keras", spec, sha256)),
         labels=name_classes(decoder, settings.labels),
         output=decoder.kind,
-        normalisation=str(plan.normalisation),
-        sha256=sha256,
         inputs=str(shape),
         outputs=str(getattr(model, "output_shape", "")),
         notes=(*settings.notes, *plan.notes, *notes),
-        loading=settings.loading.record(),
     )
     size = fixed[0] if fixed else settings.loading.batch_size or 32
     return ArrayClassifier(info, composer, run, decoder.scores, batch_size=size, fixed_sizes=fixed)
-
-
-def _read_layers(model: Any) -> ModelSettings:
-    """What the layers state: whether the model normalises pixels itself, and what its last activation returns."""
-    layers = list(getattr(model, "layers", ()))
-    own = next((name for name in (type(layer).__name__ for layer in layers[:4]) if name in _NORMALISING_LAYERS), None)
-    notes: list[str] = []
-    if own is not None:
-        notes.append(f"the model has its own {own} layer: pixels are passed unchanged, 0..255")
-    activation = getattr(getattr(layers[-1], "activation", None), "__name__", None) if layers else None
-    units = (getattr(model, "output_shape", None) or (None, None))[-1]
-    returns: Returns | None = None
-    if activation == "softmax":
-        returns = "probabilities"
-    elif activation == "linear":
-        returns = "logits"
-    elif activation == "sigmoid":
-        returns = "probabilities" if units == 1 else "multilabel"
-        notes.append("the last layer is a sigmoid" + ("" if units == 1 else ": labels are independent"))
-    return ModelSettings(normalisation=PRESETS["raw"] if own else None, returns=returns, notes=tuple(notes))

@@ -21,6 +21,7 @@ _SYNSET = re.compile(r"(n\d{8})[\s,:]+(.+)")
 _METADATA_KEYS = ("names", "labels", "classes", "class_names", "id2label", "categories")
 _MAX_METADATA = 4_000_000  # characters
 _MAX_FILE = 64 * 2**20  # bytes
+FEW = 12  # names that fit into one line of a message
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,23 @@ def read_labels(path: str | Path) -> tuple[str, ...]:
         ModelError: The file cannot be read, or holds no names.
     """
     path = Path(path)
-    text = _read_text(path)
-    names = _parse_json(text, path) if path.suffix.lower() == ".json" else _parse_lines(text)
+    try:
+        text = read_text(path)
+    except (OSError, ValueError, InputError) as error:
+        raise ModelError(f"the labels file {path} cannot be read: {reason_of(error)}") from None
+    if path.suffix.lower() == ".json":
+        try:
+            names = _as_names(json.loads(text))
+        except json.JSONDecodeError as error:
+            raise ModelError(f"{path} is not a JSON file: {error}") from None
+        except (ValueError, TypeError, OverflowError, RecursionError):
+            expected = "a JSON list of names, or an object from 0, 1, 2, … to names"
+            raise ModelError(f"{path} must contain {expected}") from None
+    else:
+        names = tuple(line.strip() for line in text.splitlines() if line.strip())
+        synsets = [_SYNSET.fullmatch(line) for line in names]
+        if all(synsets):
+            names = tuple(match[2].strip() for match in synsets if match)
     if not names:
         raise ModelError(f"{path} contains no labels; expected one per line")
     return names
@@ -97,7 +113,11 @@ def find_label(wanted: str | int, labels: Sequence[str] | Mapping[int, str] | No
     found = [i for i, other in names.items() if other == name]
     match = re.fullmatch(r"(?:class )?(-?\d{1,20})", text)
     if match and (is_listed or not found):  # names without ids of their own may be digits
-        return _check_id(int(match[1]), count)
+        number = int(match[1])
+        if number < 0 or (count is not None and number >= count):
+            known_ids = f": the model has {count}, starting at 0" if count else ""
+            raise TargetError(f"there is no class {number}{known_ids}")
+        return number
     if not known:
         raise TargetError(f"the model has no class names, so {text!r} cannot be found: give its id, or use --labels FILE")
     found = found or [i for i, other in names.items() if name in [part.strip() for part in other.split(",")]]
@@ -105,60 +125,28 @@ def find_label(wanted: str | int, labels: Sequence[str] | Mapping[int, str] | No
         return found[0]
     if found:
         raise TargetError(f"{text!r} is the name of classes {' and '.join(str(i) for i in found)}: give the id")
-    similar = _find_similar(name, names)
-    hint = "; similar: " + ", ".join(f"{known[i]} ({i})" if is_listed else known[i] for i in similar) if similar else ""
-    raise TargetError(f"no class is named {text!r} among {len(known)}{hint}")
-
-
-def _check_id(number: int, count: int | None) -> int:
-    if number < 0 or (count is not None and number >= count):
-        raise TargetError(f"there is no class {number}" + (f": the model has {count}, starting at 0" if count else ""))
-    return number
-
-
-def _find_similar(name: str, names: Mapping[int, str]) -> list[int]:
-    containing = [i for i, known in names.items() if name and name in known]
-    by_name = {known: i for i, known in reversed(list(names.items()))}
+    # Names that contain the wanted one come first, then those that are spelled alike.
+    by_name = {other: i for i, other in reversed(list(names.items()))}
     close = difflib.get_close_matches(name, list(names.values()), n=5, cutoff=0.6)
-    return list(dict.fromkeys([*containing, *(by_name[known] for known in close)]))[:5]
+    similar = [i for i, other in names.items() if name and name in other] + [by_name[other] for other in close]
+    similar = list(dict.fromkeys(similar))[:5]
+    shown = similar or (list(known) if len(known) <= FEW else [])
+    listed = ", ".join(f"{known[i]} ({i})" if is_listed else known[i] for i in shown)
+    hint = f"; similar: {listed}" if similar else f": {listed}" if shown else ""
+    raise TargetError(f"no class is named {text!r} among {len(known)}{hint}")
 
 
 def _normalise_name(name: str) -> str:
     return re.sub(r"[\s_]+", " ", name).strip().casefold()
 
 
-def _read_text(path: Path) -> str:
-    try:
-        return read_text(path, _MAX_FILE)
-    except (OSError, ValueError, InputError) as error:
-        raise ModelError(f"the labels file {path} cannot be read: {reason_of(error)}") from None
-
-
-def read_text(path: Path, max_bytes: int) -> str:
+def read_text(path: Path) -> str:
     """The text of a regular file. Raises OSError, InputError, or ValueError if it is not UTF-8 or too large."""
     with open_regular(path) as file:
-        content = file.read(max_bytes + 1)
-    if len(content) > max_bytes:
-        raise ValueError(f"it is larger than {max_bytes >> 20} MiB")
+        content = file.read(_MAX_FILE + 1)
+    if len(content) > _MAX_FILE:
+        raise ValueError(f"it is larger than {_MAX_FILE >> 20} MiB")
     return content.decode("utf-8-sig")
-
-
-def _parse_lines(text: str) -> tuple[str, ...]:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    found = [_SYNSET.fullmatch(line) for line in lines]
-    if all(found):
-        return tuple(match[2].strip() for match in found if match)
-    return tuple(lines)
-
-
-def _parse_json(text: str, path: Path) -> tuple[str, ...]:
-    try:
-        return _as_names(json.loads(text))
-    except json.JSONDecodeError as error:
-        raise ModelError(f"{path} is not a JSON file: {error}") from None
-    except (ValueError, TypeError, OverflowError, RecursionError):
-        expected = "a JSON list of names, or an object from 0, 1, 2, … to names"
-        raise ModelError(f"{path} must contain {expected}") from None
 
 
 def _as_names(value: Any) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ For the last operation only the nodes of the graph are read; everything else, we
 
 import mmap
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from becausal.core.files import open_regular
@@ -19,9 +20,15 @@ _Buffer = mmap.mmap | memoryview
 
 def find_last_operation(path: Path, output: str) -> str | None:
     """The operation whose values an output holds, e.g. "Sigmoid"; None if the file does not show it."""
+    nodes: dict[str, tuple[str, list[str]]] = {}  # operation and inputs of each node, by the names of its outputs
     try:
         with open_regular(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            nodes = _read_nodes(data)
+            for start, end in islice(_parts(data, _NODE), _MAX_NODES):
+                texts: dict[int, list[str]] = {_INPUT: [], _OUTPUT: [], _OPERATION: []}
+                for field, at, until in _fields(data, start, end):
+                    if field in texts:
+                        texts[field].append(bytes(data[at:until]).decode("utf-8", "replace"))
+                nodes |= dict.fromkeys(texts[_OUTPUT], ("".join(texts[_OPERATION]), texts[_INPUT]))
     except (OSError, ValueError, IndexError):
         return None
     name, steps = output, 0
@@ -37,43 +44,30 @@ def read_weights(path: Path) -> dict[str, bytes]:
     """The values of each weight of a graph, by name, as little-endian bytes in the type that the file has them in."""
     data = memoryview(path.read_bytes())
     found: dict[str, bytes] = {}
-    for number, start, end in _fields(data, 0, len(data)):
-        tensors = _fields(data, start, end) if number == _GRAPH else iter(())
-        for _, first, last in (field for field in tensors if field[0] == _TENSOR):
-            parts = {field: bytes(data[at:until]) for field, at, until in _fields(data, first, last)}
-            found[parts[_NAME].decode()] = parts.get(_RAW, b"")
+    for start, end in _parts(data, _TENSOR):
+        fields = {field: bytes(data[at:until]) for field, at, until in _fields(data, start, end)}
+        found[fields[_NAME].decode()] = fields.get(_RAW, b"")
     return found
 
 
-def _read_nodes(data: _Buffer) -> dict[str, tuple[str, list[str]]]:
-    """Operation and inputs of each node, by the names of its outputs."""
-    found: dict[str, tuple[str, list[str]]] = {}
+def _parts(data: _Buffer, wanted: int) -> Iterator[tuple[int, int]]:
+    """Start and end of each part of the graph of one kind."""
     for number, start, end in _fields(data, 0, len(data)):
-        if number != _GRAPH:
-            continue
-        for inner, first, last in _fields(data, start, end):
-            if inner != _NODE or len(found) > _MAX_NODES:
-                continue
-            texts: dict[int, list[str]] = {_INPUT: [], _OUTPUT: [], _OPERATION: []}
-            for field, at, until in _fields(data, first, last):
-                if field in texts:
-                    texts[field].append(bytes(data[at:until]).decode("utf-8", "replace"))
-            for name in texts[_OUTPUT]:
-                found[name] = ("".join(texts[_OPERATION]), texts[_INPUT])
-    return found
+        if number == _GRAPH:
+            yield from ((first, last) for kind, first, last in _fields(data, start, end) if kind == wanted)
 
 
 def _fields(data: _Buffer, start: int, end: int) -> Iterator[tuple[int, int, int]]:
     """Number, start and end of each field with a length. Raises ValueError or IndexError for damaged data."""
     while start < end:
-        key, start = _varint(data, start)
+        key, start = read_varint(data, start)
         match key & 7:
             case 0:
-                _, start = _varint(data, start)
+                _, start = read_varint(data, start)
             case 1:
                 start += 8
             case 2:
-                length, start = _varint(data, start)
+                length, start = read_varint(data, start)
                 if start + length > end:
                     raise ValueError("a field is longer than its message")
                 yield key >> 3, start, start + length
@@ -84,7 +78,7 @@ def _fields(data: _Buffer, start: int, end: int) -> Iterator[tuple[int, int, int
                 raise ValueError("unknown kind of field")
 
 
-def _varint(data: _Buffer, at: int) -> tuple[int, int]:
+def read_varint(data: _Buffer, at: int) -> tuple[int, int]:
     """A number in seven bits per byte, and where it ends."""
     value = shift = 0
     while shift < 70:

@@ -1,4 +1,7 @@
-"""What a network's raw output means, and its conversion to probabilities. Softmax is applied at most once."""
+"""Which output of a network holds the scores, what they mean, and how they become probabilities.
+
+Softmax is applied at most once.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from becausal.core.contracts import OutputKind
-from becausal.core.errors import AnswerError, ModelError, OptionError
+from becausal.core.errors import AnswerError, ModelError
 
 Returns = Literal["probabilities", "logits", "multilabel", "multilabel-logits", "labels"]
 RETURNS: tuple[Returns, ...] = get_args(Returns)
@@ -20,29 +23,46 @@ _LAST_OPERATIONS: dict[str, Returns] = {
     "sigmoid": "multilabel", "hardsigmoid": "multilabel", "softmax": "probabilities", "linear": "logits",
     "conv2d": "logits", "gemm": "logits", "matmul": "logits", "add": "logits", "conv": "logits",
 }  # fmt: skip
+#: Numeric types by their names in the Open Inference Protocol (upper case) and in ONNX (lower case).
+DTYPES = {
+    "BOOL": "?", "UINT8": "<u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "<i1", "INT16": "<i2",
+    "INT32": "<i4", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
+    "bool": "?", "uint8": "<u1", "int8": "<i1", "int32": "<i4", "int64": "<i8", "float16": "<f2", "float": "<f4",
+    "double": "<f8",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A declared input or output; None in the shape stands for any size."""
+
+    name: str
+    datatype: str
+    shape: tuple[int | None, ...]
+
+    def __str__(self) -> str:
+        sides = ",".join("N" if side is None else str(side) for side in self.shape)
+        return f"{self.name} {self.datatype} [{sides}]"
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """The numpy type, None where the tensor does not hold numbers."""
+        return np.dtype(DTYPES[self.datatype]) if self.datatype in DTYPES else None
 
 
 @dataclass(frozen=True)
 class OutputClues:
-    """What may decide the meaning of values that leave a choice.
+    """What may decide the meaning of values that leave a choice."""
 
-    Attributes:
-        name: Name of the output tensor.
-        find_last: Finds the kind of the network's last operation, e.g. "Sigmoid"; None if it is not known.
-    """
-
-    name: str = ""
-    find_last: Callable[[], str | None] = lambda: None
+    name: str = ""  # of the output tensor
+    find_last: Callable[[], str | None] = lambda: None  # finds the network's last operation, e.g. "Sigmoid"
 
 
 @dataclass(frozen=True)
 class OutputDecoder:
     """Converts raw output to (n, classes) probabilities or (n,) labels.
 
-    Attributes:
-        returns: What the network returns.
-        classes: Number of classes of the result; a network with one output column has two, "not X" and "X".
-        is_single: Whether the network has one output column.
+    classes: of the result; a network with one output column, `is_single`, has two, "not X" and "X".
     """
 
     returns: Returns
@@ -62,32 +82,49 @@ class OutputDecoder:
         if self.is_single:
             positive = sigmoid(values) if self.returns == "logits" else values
             return np.concatenate([1 - positive, positive], axis=1)
-        match self.returns:
-            case "logits":
-                return softmax(values)
-            case "multilabel-logits":
-                return sigmoid(values)
-            case _:
-                return values
+        if self.returns == "logits":
+            return softmax(values)
+        return sigmoid(values) if self.returns == "multilabel-logits" else values
+
+
+def pick_output(
+    outputs: tuple[TensorInfo, ...], name: str | None, *, axes: tuple[int, ...], hint: str
+) -> tuple[TensorInfo, tuple[str, ...]]:
+    """The output that holds the scores, and a note if there was a choice.
+
+    name: None to choose by name, type and number of axes. hint: how another output can be chosen.
+    """
+    if name is not None:
+        return find_tensor(outputs, name, "output"), ()
+    numeric = [tensor for tensor in outputs if tensor.dtype is not None]
+    if not numeric:
+        raise ModelError(f"none of the outputs {', '.join(str(t) for t in outputs)} is numeric: scores are needed")
+    named = [tensor for wanted in NAMED_OUTPUTS for tensor in numeric if tensor.name.lower() == wanted]
+    if named:
+        return named[0], ()
+    scores = [t for t in numeric if t.dtype is not None and t.dtype.kind == "f" and len(t.shape) in axes]
+    chosen = (scores or numeric)[0]
+    if len(outputs) == 1:
+        return chosen, ()
+    names = ", ".join(tensor.name for tensor in outputs)
+    return chosen, (f"the model has the outputs {names}: {chosen.name} is used; choose another with {hint}",)
+
+
+def find_tensor(tensors: tuple[TensorInfo, ...], name: str, kind: str) -> TensorInfo:
+    found = {tensor.name: tensor for tensor in tensors}
+    if name not in found:
+        raise ModelError(f"the model has no {kind} {name!r}; it has {', '.join(found)}")
+    return found[name]
 
 
 def output_kind(returns: Returns | None) -> OutputKind:
     """What a classifier offers if its network returns this; None, not known yet, counts as probabilities."""
-    match returns:
-        case "labels":
-            return "labels"
-        case "multilabel" | "multilabel-logits":
-            return "multilabel"
-        case _:
-            return "probabilities"
+    kinds: dict[str | None, OutputKind] = {"labels": "labels", "multilabel": "multilabel", "multilabel-logits": "multilabel"}
+    return kinds.get(returns, "probabilities")
 
 
 def as_numbers(values: NDArray[Any]) -> NDArray[Any]:
-    """Python numbers in an array of dtype object as floats; an array of another dtype as it is.
-
-    Raises:
-        AnswerError: Some of the values are not numbers.
-    """
+    """Python numbers in an array of dtype object as floats; other numbers as they are. Raises AnswerError for the rest."""
     if values.dtype.kind == "O" and all(isinstance(item, Real) for item in values.flat):
         return values.astype(np.float64)
     if values.dtype.kind in "OUSMm":
@@ -121,23 +158,15 @@ def make_decoder(
 ) -> tuple[OutputDecoder, tuple[str, ...]]:
     """The decoder for a network's output, and notes where the values decided or contradict the statement.
 
-    Args:
-        probe: Raw output for the probe images.
-        returns: What is stated about the output; None to detect it from its name, the values and the last operation.
-        source: Where the statement comes from, for messages.
-        clues: Used where nothing is stated.
-
-    Raises:
-        ModelError: The output is not one row per image, its values rule out what is stated, or nothing decides what
-            they mean.
+    probe: raw output for the probe images. returns: what is stated, None to detect it from the values and the clues. source:
+    of the statement, for messages.
     """
     try:
         table = as_table(probe)
     except AnswerError as error:
         raise ModelError(f"this is not a classifier: {error}") from None
-    columns = table.shape[1]
-    is_single = columns == 1
-    classes = 2 if is_single else columns
+    is_single = table.shape[1] == 1
+    classes = 2 if is_single else table.shape[1]
     if np.issubdtype(table.dtype, np.integer) and is_single and returns in (None, "labels"):
         return OutputDecoder("labels", 0), ("the model returns labels only, no scores",)
     clues = clues or OutputClues()
@@ -160,19 +189,23 @@ def make_decoder(
 
 def _detect(table: NDArray[Any], clues: OutputClues) -> tuple[Returns, str]:
     """What the values mean, and a note. Raises ModelError where neither values nor name nor last operation decide."""
-    is_single = table.shape[1] == 1
+    override = "(detected; override with --returns)"
     is_exclusive = looks_like_probabilities(table)
-    if is_single or not (is_exclusive or _is_undecided(table)):
-        returns: Returns = "probabilities" if is_exclusive else "logits"
-        return returns, _detection_note(returns, is_single)
+    if table.shape[1] == 1:
+        reading = "in 0..1: read as a probability" if is_exclusive else "not all in 0..1: sigmoid applied"
+        return "probabilities" if is_exclusive else "logits", f"one output column, {reading} {override}"
+    as_probabilities = f"the output is read as probabilities: no softmax applied {override}"
+    as_logits = f"the output is read as logits: softmax applied once {override}"
+    if not (is_exclusive or _is_undecided(table)):
+        return "logits", as_logits
     last = clues.find_last() or ""
     known = _LAST_OPERATIONS.get(last.lower())
     if known == "multilabel":
-        return known, f"the last operation is {last}: labels are independent (detected; override with --returns)"
+        return known, f"the last operation is {last}: labels are independent {override}"
     if is_exclusive:
-        return "probabilities", _detection_note("probabilities", is_single=False)
+        return "probabilities", as_probabilities
     if known == "logits":
-        return known, f"the last operation is {last}, so {_detection_note(known, is_single=False)}"
+        return known, f"the last operation is {last}, so {as_logits}"
     if any(word in clues.name.lower() for word in ("sigmoid", "prob")):
         return "multilabel", f"the name and the values of {clues.name} show independent labels (override with --returns)"
     raise ModelError(
@@ -183,9 +216,7 @@ def _detect(table: NDArray[Any], clues: OutputClues) -> tuple[Returns, str]:
 
 def _is_undecided(table: NDArray[Any]) -> bool:
     """Whether the values could be independent probabilities as well as logits."""
-    values = table.astype(np.float64)
-    is_within = bool(np.isfinite(values).all() and values.min() >= 0.0 and values.max() <= 1.0)
-    return is_within and not looks_like_probabilities(table)
+    return bool(table.min() >= 0.0 and table.max() <= 1.0) and not looks_like_probabilities(table)  # NaN is neither
 
 
 def looks_like_probabilities(table: NDArray[Any]) -> bool:
@@ -208,18 +239,9 @@ def name_classes(decoder: OutputDecoder, labels: tuple[str, ...] | None) -> tupl
         name = labels[0] if labels else "positive"
         return f"not {name}", name
     if labels is not None and decoder.classes and len(labels) != decoder.classes:
-        raise ModelError(
-            f"there are {len(labels)} labels but the model has {decoder.classes} classes: give one name per class"
-        )
+        count = f"there are {len(labels)} labels but the model has {decoder.classes} classes"
+        raise ModelError(f"{count}: give one name per class")
     return labels
-
-
-def parse_returns(value: Any) -> Returns:
-    """One of `RETURNS`. Raises OptionError for anything else."""
-    for known in RETURNS:
-        if value == known:
-            return known
-    raise OptionError(f"unknown value {value!r} for returns; expected one of {', '.join(RETURNS)}")
 
 
 def make_probe_images(grid: tuple[int, int], channels: int) -> NDArray[np.uint8]:
@@ -236,7 +258,7 @@ def make_probe_images(grid: tuple[int, int], channels: int) -> NDArray[np.uint8]
     return out
 
 
-def softmax(values: NDArray[np.float32]) -> NDArray[np.float32]:
+def softmax(values: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
     powers = np.exp(values - values.max(axis=1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=1, keepdims=True), np.float32)
 
@@ -244,11 +266,3 @@ def softmax(values: NDArray[np.float32]) -> NDArray[np.float32]:
 def sigmoid(values: NDArray[np.float32]) -> NDArray[np.float32]:
     # tanh never overflows, exp(-x) does
     return np.asarray(0.5 * (1.0 + np.tanh(0.5 * values)), np.float32)
-
-
-def _detection_note(returns: Returns, is_single: bool) -> str:
-    if is_single:
-        reading = "in 0..1: read as a probability" if returns == "probabilities" else "not all in 0..1: sigmoid applied"
-        return f"one output column, {reading} (detected; override with --returns)"
-    reading = "probabilities: no softmax applied" if returns == "probabilities" else "logits: softmax applied once"
-    return f"the output is read as {reading} (detected; override with --returns)"

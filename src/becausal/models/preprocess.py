@@ -1,4 +1,4 @@
-"""Normalisation and geometry of a model's input: the presets, and the texts that name them.
+"""The input of a model: its tensor, normalisation and geometry, the presets, and the texts that name them.
 
 Normalisation, `--preprocess`: `imagenet`, `tf`, `caffe`, `caffe:B,G,R`, `unit`, `raw`, or a TOML file.
 Geometry, `--resize`: `256` (short side), `squash` (aspect ratio ignored), `squash:256` or `squash:256x320` (squashed to
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from becausal.core.contracts import Geometry, Pixels
 from becausal.core.errors import ModelError, OptionError
+from becausal.models.array_model import Layout
+from becausal.models.outputs import TensorInfo, find_tensor
 
 Order = Literal["rgb", "bgr", "grey"]
 Resize = int | tuple[int, int] | Literal["squash", "letterbox"] | None
@@ -26,52 +28,44 @@ LUMINANCE = (0.299, 0.587, 0.114)  # weights of R, G and B, ITU-R 601 as in Pill
 
 @dataclass(frozen=True)
 class Normalisation:
-    """What is done to each pixel, in float32: channels are put in `order`, then (x · scale - mean) / std.
-
-    Attributes:
-        scale: Factor, applied first.
-        mean: One value per channel, or one for all channels.
-        std: One value per channel, or one for all channels.
-        order: "rgb", "bgr", or "grey", which turns three channels into one by luminance.
-        name: How messages and reports call it.
-    """
+    """What is done to each pixel, in float32: channels are put in `order`, then (x · scale - mean) / std."""
 
     scale: float = 1.0
-    mean: tuple[float, ...] = (0.0,)
+    mean: tuple[float, ...] = (0.0,)  # one value per channel, or one for all channels
     std: tuple[float, ...] = (1.0,)
-    order: Order = "rgb"
-    name: str = "custom"
+    order: Order = "rgb"  # "grey" turns three channels into one by luminance
+    name: str = "custom"  # how messages and reports call it
 
     def __post_init__(self) -> None:
         if not all(np.isfinite([self.scale, *self.mean, *self.std])) or 0.0 in self.std or self.scale == 0.0:
             raise OptionError("mean, std and scale must be finite numbers, std and scale not 0")
 
     def __str__(self) -> str:
+        def show(values: tuple[float, ...]) -> str:
+            texts = [f"{value:.6g}" for value in values]
+            return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
+
         steps = [self.order.upper() if self.order != "grey" else "grey by luminance"]
-        factor = f"x/{_format_number(1 / self.scale)}" if self.scale != 1.0 else "x"
-        steps.append(f"{factor} in 0..255" if self.scale == 1.0 else factor)
+        steps.append("x in 0..255" if self.scale == 1.0 else f"x/{1 / self.scale:.6g}")
         if any(self.mean):
-            steps.append(f"minus {_format_channels(self.mean)}")
+            steps.append(f"minus {show(self.mean)}")
         if any(s != 1.0 for s in self.std):
-            steps.append(f"over {_format_channels(self.std)}")
+            steps.append(f"over {show(self.std)}")
         return f"{self.name}: {', '.join(steps)}"
 
     def apply(self, pixels: Pixels) -> NDArray[np.float32]:
         """Normalise pixels (..., channels) in 0..255; channels stay last."""
-        values = self._reorder(pixels.astype(np.float32))
+        values = pixels.astype(np.float32)
+        if self.order == "bgr":
+            values = values[..., ::-1]
+        elif self.order == "grey" and values.shape[-1] == 3:
+            r, g, b = (values[..., i] * np.float32(LUMINANCE[i]) for i in range(3))
+            values = np.asarray((r + g + b)[..., None], np.float32)
         self.check_channels(values.shape[-1])
         if self.scale != 1.0:
             values = values * np.float32(self.scale)
         values = values - np.array(self.mean, np.float32)
         return np.asarray(values / np.array(self.std, np.float32), np.float32)
-
-    def _reorder(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        if self.order == "bgr":
-            return values[..., ::-1]
-        if self.order == "grey" and values.shape[-1] == 3:
-            r, g, b = (values[..., i] * np.float32(LUMINANCE[i]) for i in range(3))
-            return np.asarray((r + g + b)[..., None], np.float32)
-        return values
 
     def check_channels(self, channels: int) -> None:
         """Raise ModelError unless mean and std fit a network with this many input channels."""
@@ -110,13 +104,7 @@ def choose_normalisation(
 ) -> tuple[Normalisation, tuple[str, ...]]:
     """The normalisation for a network, and notes on what was assumed.
 
-    Args:
-        given: What options or metadata state; None if nothing is known.
-        channels: Input channels of the network.
-        is_integer: Whether the network's input has an integer type.
-
-    Raises:
-        ModelError: The normalisation does not fit the number of channels.
+    given: what options or metadata state. channels, is_integer: of the network's input.
     """
     notes: list[str] = []
     normalisation = given
@@ -147,10 +135,8 @@ def parse_resize(text: str | int) -> tuple[Resize, tuple[int, int] | None]:
     """The size to resize to, and the crop or None. Raises OptionError for anything else."""
     first, _, crop_text = str(text).strip().partition("/")
     crop = parse_size(crop_text) if crop_text else None
-    if first == "squash":
-        return "squash", crop
-    if first == "letterbox":
-        return "letterbox", crop
+    if first in ("squash", "letterbox"):
+        return "squash" if first == "squash" else "letterbox", crop
     if first.startswith("squash:"):
         return parse_size(first.removeprefix("squash:")), crop
     if first.isdecimal():
@@ -183,21 +169,61 @@ def plan_geometry(
     return Geometry(size, resize, interpolation or "bilinear"), tuple(notes)
 
 
-def parse_interpolation(value: Any) -> Interpolation:
-    """One of Pillow's interpolations by name. Raises OptionError for anything else."""
-    if (found := find_interpolation(value)) is None:
-        raise OptionError(f"unknown interpolation {value!r}; expected one of {', '.join(INTERPOLATIONS)}")
-    return found
+@dataclass(frozen=True)
+class ImageInput:
+    """The input tensor that takes images."""
+
+    tensor: TensorInfo
+    dtype: np.dtype[Any]
+    layout: Layout
+    channels: int
+    grid: tuple[int, int] | None  # (h, w), None for any size
+    batch: int | None  # the only allowed number of images, None for any number
+    has_batch_axis: bool  # False if the tensor holds a single image
+    notes: tuple[str, ...]  # what was assumed
+
+    @property
+    def is_integer(self) -> bool:
+        return self.dtype.kind in "iu"
 
 
-def find_interpolation(value: Any) -> Interpolation | None:
-    """The interpolation of this name, None where there is none."""
-    return next((name for name in INTERPOLATIONS if name == value), None)
+def read_image_input(
+    tensor: TensorInfo, layout: Layout | None, *, types: tuple[str, ...], axes: tuple[int, ...], hint: str
+) -> ImageInput:
+    """The input as images see it. Raises ModelError if the tensor cannot hold images.
+
+    layout: None to derive it from the shape. types, axes: what is allowed. hint: how the layout can be stated.
+    """
+    if tensor.datatype not in types or tensor.dtype is None:
+        raise ModelError(f"the input {tensor} has a type that images cannot be converted to; expected {', '.join(types)}")
+    if len(tensor.shape) not in axes:
+        other = ", or 3 for one image at a time" if 3 in axes else ""
+        raise ModelError(
+            f"the input {tensor} has {len(tensor.shape)} axes; images need 4, e.g. [N,3,224,224]{other}: for signals and "
+            "volumes use a python: function"
+        )
+    has_batch_axis = len(tensor.shape) == 4
+    batch, *sides = tensor.shape if has_batch_axis else (1, *tensor.shape)
+    notes, first, last = [], sides[0], sides[2]
+    if layout is None:
+        if (first in (1, 3)) != (last in (1, 3)):
+            layout = "nchw" if first in (1, 3) else "nhwc"
+        else:
+            layout = "nhwc" if last is not None and (first is None or last < first) else "nchw"
+            notes.append(f"the input shape does not show the channel axis: {layout} assumed; set it with {hint}")
+    channels, h, w = sides if layout == "nchw" else (sides[2], sides[0], sides[1])
+    if channels is None:
+        channels = 3
+        notes.append("the number of channels is not fixed: 3 assumed")
+    if not has_batch_axis:
+        notes.append("the input has no batch axis: one image at a time")
+    grid = (h, w) if h is not None and w is not None else None
+    return ImageInput(tensor, tensor.dtype, layout, channels, grid, batch, has_batch_axis, tuple(notes))
 
 
-def _format_number(number: float) -> str:
-    return f"{number:.6g}"
-
-
-def _format_channels(values: tuple[float, ...]) -> str:
-    return _format_number(values[0]) if len(values) == 1 else f"({', '.join(_format_number(v) for v in values)})"
+def find_input(inputs: tuple[TensorInfo, ...], name: str | None) -> TensorInfo:
+    """The input that takes images or arrays. Raises ModelError if there is none, or more than one to choose from."""
+    if not inputs or (len(inputs) > 1 and name is None):
+        names = ", ".join(tensor.name for tensor in inputs) or "none"
+        raise ModelError(f"the model has {len(inputs)} inputs ({names}); an image model has one")
+    return find_tensor(inputs, name or inputs[0].name, "input")

@@ -1,74 +1,136 @@
-"""Torch modules, on the CPU or a GPU; methods that need gradients can reach the module."""
+"""Torch modules as classifiers and as object detectors, on the CPU or a GPU; methods that need gradients reach the module.
 
+A detector, `detect:torch:FILE.py:BUILD`, follows torchvision: it takes a list of images, (3, h, w) float in 0..1, and
+returns a list of dictionaries with boxes (left, top, right, bottom in pixels), scores and labels.
+"""
+
+import copy
+import importlib
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, final
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import Grid, ModelInfo, Pixels, Promise, Visible
-from becausal.core.errors import MissingExtraError, ModelError
-from becausal.core.twins import Twin
-from becausal.models.outputs import OutputClues, OutputDecoder, make_decoder, make_probe_images, name_classes
-from becausal.models.preprocess import LUMINANCE, Normalisation
-from becausal.models.settings import ModelSettings
-from becausal.models.torch_compose import DeviceComposer, HostComposer, make_composer
-from becausal.models.torch_device import DeviceRunner
-from becausal.models.torch_probe import Tensor, count_channels, find_last_layer, first_tensor, probe
-from becausal.models.user_code import (
-    call,
-    file_sha256,
-    load_function,
-    read_constants,
-    split_target,
-    stdout_to_stderr,
+from becausal.core.boxes import Detections
+from becausal.core.contracts import Grid, ModelInfo, Pixels, Promise, Twin, Visible
+from becausal.core.errors import AnswerError, MissingExtraError, ModelError
+from becausal.core.text import one_line
+from becausal.models.boxes import (
+    SIDE,
+    check_colour,
+    choose_batch_size,
+    choose_threshold,
+    plan_any_size,
+    read_answers,
 )
-
-if TYPE_CHECKING:
-    from becausal.models.torch_twin import StandIns
+from becausal.models.loading import ModelSettings, read_constants
+from becausal.models.outputs import OutputClues, OutputDecoder, make_decoder, make_probe_images, name_classes
+from becausal.models.preprocess import PRESETS, Normalisation
+from becausal.models.torch_device import DeviceComposer, DeviceRunner, HostComposer, Tensor
+from becausal.models.user_code import call, file_sha256, load_function, split_target, stdout_to_stderr
 
 _MAX_PART = 256  # images per forward pass: more are not faster, and need memory
 _CPU_BATCH = 32  # images per batch on a CPU
 _CPU_PIXELS = 4 * 224 * 224  # per forward pass on a CPU: the memory of larger tensors is mapped anew each time
+_MIN_PARAMETERS = 1_000_000  # of a module for which trying another order in memory takes less time than it may save
+_PROBE_SIDE = 64  # of the image that a detector which takes any size is tried with
+_HALF_TOLERANCE = 0.05  # of a confidence
+
+Detect = Callable[[Any, Tensor], Any]  # from a detector and a batch, (n, channels, h, w), to what `read_answers` reads
+
+
+class ScoreOutput:
+    """The output is a tensor of scores, a tuple that starts with one, or an object with `logits`.
+
+    call: the output for one batch. join: the answers for several.
+    """
+
+    def __init__(self, decoder: OutputDecoder, device: str) -> None:
+        self._decoder = decoder
+        # On a GPU, torch does it: for a thousand images and classes numpy would take longer than the whole network.
+        self._is_softmax_here = device != "cpu" and decoder.returns == "logits" and not decoder.is_single
+
+    def call(self, module: Any, batch: Tensor) -> Tensor:
+        return first_tensor(module(batch))
+
+    def join(self, parts: list[Tensor]) -> NDArray[Any]:
+        import torch
+
+        return self.decode(np.asarray(self.finish(torch.cat(parts)).cpu().numpy()))
+
+    def finish(self, raw: Tensor) -> Tensor:
+        """What is done on the device: softmax if the output needs one; half precision becomes float32."""
+        import torch
+
+        if self._is_softmax_here and raw.ndim == 2:
+            return torch.softmax(raw.float(), 1)
+        return raw.float() if raw.is_floating_point() else raw
+
+    def decode(self, finished: NDArray[Any]) -> NDArray[Any]:
+        return finished if self._is_softmax_here and finished.ndim == 2 else self._decoder.scores(finished)
+
+
+@dataclass(frozen=True)
+class BoxOutput:
+    """The output is a list with the boxes of each image."""
+
+    detect: Detect  # calls the module
+
+    def call(self, module: Any, batch: Tensor) -> Detections:
+        def refuse(name: str) -> int:
+            raise AnswerError(f"the module returned the label {name!r}; expected ids")
+
+        return read_answers(self.detect(module, batch), len(batch), refuse)
+
+    def join(self, parts: list[Detections]) -> Detections:
+        return np.concatenate(parts)
 
 
 @final
 class TorchClassifier:
-    """A torch module as a classifier.
+    """A torch module as a classifier or a detector.
 
-    module: the nn.Module, in eval mode, on its device. Its output may be a tensor, a tuple that starts with one, or an
-    object with `logits`. part: images per forward pass. stand_ins: makes its twin, None for none. Batches share one buffer,
-    so threads take turns.
+    module: the nn.Module, in eval mode, on its device. part: images per forward pass. half: whether a copy of the module in
+    half precision may be its twin. half_of: of such a copy, what it is a twin of; they share a lock, since batches share one
+    buffer, so threads take turns.
     """
 
     def __init__(
         self,
         module: Any,
         info: ModelInfo,
-        normalisation: Normalisation,
         composer: HostComposer | DeviceComposer,
-        decoder: OutputDecoder,
+        output: ScoreOutput | BoxOutput,
         *,
         batch_size: int,
         part: int = _MAX_PART,
-        stand_ins: "StandIns | None" = None,
-        lock: "threading.Lock | None" = None,
+        half: bool = False,
+        half_of: "TorchClassifier | None" = None,
     ) -> None:
         self.module = module
         self.info = info
-        self._stand_ins = stand_ins
-        self._normalisation = normalisation
         self._composer: Any = composer  # each stages its own type of pair
-        self._decoder = decoder
+        self._output: Any = output
         self._part = min(part, batch_size)
         self.batch_size = batch_size // self._part * self._part  # a multiple of the part size
-        self._lock = lock or threading.Lock()
+        self._is_half = half_of is not None
+        self._lock: threading.Lock = threading.Lock() if half_of is None else half_of._lock
+        self._half = half
+        self._twin: Twin | None = None
+        self._twin_uses = 0
         self._runner: DeviceRunner | None = None
-        if info.device.startswith("cuda") and isinstance(composer, DeviceComposer):
-            self._runner = DeviceRunner(self._network, self._decode, composer, _sizes(self._part), info.device)
+        if isinstance(output, ScoreOutput):
+            # Only a classifier has gradients to offer: the module, and the function that normalises pixels to its input.
+            self.torch_form = lambda: (self.module, lambda pixels: self._composer.to_tensor(pixels).clone())
+            if info.device.startswith("cuda") and isinstance(composer, DeviceComposer):
+                sizes = _sizes(self._part)
+                self._runner = DeviceRunner(self._network, output.decode, composer, sizes, info.device)
 
     def __repr__(self) -> str:
         return f"<TorchClassifier {self.info}>"
@@ -76,24 +138,26 @@ class TorchClassifier:
     @property
     def fixed_sizes(self) -> tuple[int, ...]:
         """A few sizes on a GPU, since each new one takes time to plan and capture; larger ones are run in parts."""
-        if self.info.device == "cpu":
+        if self.info.device == "cpu" or self.info.output == "boxes":
             return ()
         part = min(_MAX_PART, self.batch_size)
         return (*_sizes(part), *range(2 * part, self.batch_size + 1, part))
 
     @property
     def depth(self) -> int:
-        """Two batches on a CUDA device, one running and one queued; 0 on devices that run synchronously."""
+        """Two batches on a CUDA device, one running and one queued; 0 where batches run synchronously."""
         return 0 if self._runner is None else 2
 
     def stage(self, view: Pixels, background: Pixels) -> Any:
+        if self.info.output == "boxes":
+            check_colour(view)
         return self._composer.stage(view, background)
 
     def ask(self, staged: Sequence[Any], which: NDArray[np.intp], visible: Visible) -> NDArray[Any]:
         if self._runner is not None:
             packed = np.packbits(visible.reshape(len(visible), -1), axis=1)
             return self.submit(staged, which, packed, visible.shape[1:]).collect()
-        return self._classify_parts(len(visible), lambda rows: self._composer.compose(staged, which[rows], visible[rows]))
+        return self._answer(len(visible), lambda rows: self._composer.compose(staged, which[rows], visible[rows]))
 
     def submit(self, staged: Sequence[Any], which: NDArray[np.intp], packed: NDArray[np.uint8], grid: Grid) -> Promise:
         """Start a batch on a CUDA device."""
@@ -101,49 +165,34 @@ class TorchClassifier:
             raise ModelError(f"a module on {self.info.device} runs synchronously: use ask")
         return self._runner.submit(staged, which, packed, grid)
 
-    def find_twin(self) -> Twin | None:
-        stand_in = None if self._stand_ins is None else self._stand_ins.find()
-        if stand_in is None:
-            return None
-        same = (self.info, self._normalisation, self._composer, self._decoder)
-        twin = TorchClassifier(stand_in.run, *same, batch_size=self.batch_size, lock=self._lock)
-        return Twin(stand_in.name, stand_in.tolerance, twin.ask, None if twin._runner is None else twin.submit)
-
-    def drop_twin(self) -> None:
-        if self._stand_ins is not None:
-            self._stand_ins.drop()
-
     def classify(self, pixels: Pixels) -> NDArray[Any]:
         if self._runner is not None:
             return self._runner.classify(self._composer.to_tensor(pixels).permute(0, 2, 3, 1))
-        return self._classify_parts(len(pixels), lambda rows: self._composer.to_tensor(pixels[rows]))
+        return self._answer(len(pixels), lambda rows: self._composer.to_tensor(pixels[rows]))
 
-    def normalise(self, pixels: Tensor) -> Tensor:
-        """Normalise pixels (n, channels, h, w) in 0..255, differentiably."""
-        import torch
+    def find_twin(self) -> Twin | None:
+        """A copy of the module in half precision. It is kept: a new one would have to be captured anew on a GPU."""
+        if self._twin is None and self._half:
+            try:
+                half = copy.deepcopy(self.module).half()
+            except Exception:  # the module is the user's code: any error is possible
+                self._half = False
+                return None
+            same = (self.info, self._composer, self._output)
+            twin = TorchClassifier(half, *same, batch_size=self.batch_size, part=self._part, half_of=self)
+            submit = None if twin._runner is None else twin.submit
+            self._twin = Twin("a copy of the module in half precision", _HALF_TOLERANCE, twin.ask, submit)
+            self._twin_uses = 0
+        self._twin_uses += 1
+        return self._twin
 
-        normalisation = self._normalisation
-        if normalisation.order == "bgr":
-            pixels = pixels.flip(1)
-        elif normalisation.order == "grey" and pixels.shape[1] == 3:
-            weights = torch.tensor(LUMINANCE, dtype=pixels.dtype, device=pixels.device)
-            pixels = (pixels * weights.reshape(1, 3, 1, 1)).sum(1, keepdim=True)
-        mean, std = (
-            torch.tensor(values, dtype=pixels.dtype, device=pixels.device).reshape(1, -1, 1, 1)
-            for values in (normalisation.mean, normalisation.std)
-        )
-        return (pixels * normalisation.scale - mean) / std
+    def drop_twin(self) -> None:
+        """Forget the twin. One that was made just now is not made again; the module may have changed since an older one."""
+        self._half = self._half and self._twin_uses > 1
+        self._twin = None
 
-    def gradient_input(self, pixels: Pixels) -> Tensor:
-        """Pixels (n, h, w, channels) as a normalised tensor (n, channels, h, w) on the device, with requires_grad."""
-        return self._composer.to_tensor(pixels).clone().requires_grad_(True)
-
-    def torch_form(self) -> tuple[Any, Callable[[Pixels], Tensor]]:
-        """The module, and the function that normalises pixels to its input, for methods that need gradients."""
-        return self.module, lambda pixels: self.gradient_input(pixels).detach()
-
-    def _classify_parts(self, count: int, make: Callable[[slice], Tensor]) -> NDArray[Any]:
-        """The scores of `count` images, made and classified in parts, which get smaller if memory runs out.
+    def _answer(self, count: int, make: Callable[[slice], Tensor]) -> NDArray[Any]:
+        """The answers for `count` images, made and evaluated in parts, which get smaller if memory runs out.
 
         Nothing waits for the device until all parts are queued, so the next is made while one is classified.
         """
@@ -153,46 +202,27 @@ class TorchClassifier:
             while True:
                 try:
                     starts = range(0, count, self._part)
-                    raw = [self._forward(make(slice(i, min(i + self._part, count)))) for i in starts]
-                    return self._scores(torch.cat(raw))
+                    parts = [self._forward(make(slice(i, min(i + self._part, count)))) for i in starts]
+                    answers: NDArray[Any] = self._output.join(parts)
+                    return answers
                 except torch.cuda.OutOfMemoryError:
                     if self._part == 1:
                         raise
                 self._part //= 2
                 torch.cuda.empty_cache()
 
-    def _forward(self, batch: Tensor) -> Tensor:
+    def _forward(self, batch: Tensor) -> Any:
         import torch
 
-        if self.info.device == "cpu":
-            with stdout_to_stderr():
-                return first_tensor(self.module(batch))
-        # True float32: TF32, the default for convolutions, changes probabilities by up to 0.01
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
-            return first_tensor(self.module(batch))
-
-    def _scores(self, raw: Tensor) -> NDArray[Any]:
-        return self._decode(np.asarray(self._apply_softmax(raw).cpu().numpy()))
+        exact: Any = nullcontext()
+        if self.info.device != "cpu":  # true float32: TF32, the default for convolutions, changes scores by up to 0.01
+            exact = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
+        with exact, stdout_to_stderr():
+            return self._output.call(self.module, batch.half() if self._is_half else batch)
 
     def _network(self, batch: Tensor) -> Tensor:
-        return self._apply_softmax(self._forward(batch))
-
-    def _apply_softmax(self, raw: Tensor) -> Tensor:
-        """The output with softmax applied if it needs one; half precision becomes float32."""
-        import torch
-
-        if self._has_plain_logits(raw.ndim):
-            # On the device: for a thousand images and classes numpy would take longer than the whole network.
-            return torch.softmax(raw.float(), 1)
-        return raw.float() if raw.is_floating_point() else raw
-
-    def _decode(self, output: NDArray[Any]) -> NDArray[Any]:
-        return output if self._has_plain_logits(output.ndim) else self._decoder.scores(output)
-
-    def _has_plain_logits(self, axes: int) -> bool:
-        if self.info.device == "cpu":  # torch's threads would get in the way of those of a twin in onnxruntime
-            return False
-        return self._decoder.returns == "logits" and not self._decoder.is_single and axes == 2
+        finished: Tensor = self._output.finish(self._forward(batch))
+        return finished
 
 
 def _sizes(part: int) -> tuple[int, ...]:
@@ -206,11 +236,12 @@ def load(target: str, settings: ModelSettings) -> TorchClassifier:
     `file.py:build` calls build(), `file.py:build:text` calls build("text").
     """
     import_torch("a torch model")
-    path, name, argument = split_target(target, "torch")
+    kind = settings.name_kind("torch")
+    path, name, argument = split_target(target, kind)
     function, code = load_function(path, name)
     module = call(function, path, *([] if argument is None else [argument]))
     own = read_constants(code, function, path.parent)
-    return wrap(module, settings, own, spec=f"torch:{target}", kind="torch", sha256=file_sha256(path))
+    return wrap(module, settings, own, spec=f"{kind}:{target}", sha256=file_sha256(path))
 
 
 def wrap(
@@ -222,57 +253,88 @@ def wrap(
     kind: str = "torch",
     sha256: str | None = None,
 ) -> TorchClassifier:
-    """A module in memory as a classifier; it is moved to the device and put in eval mode. own: its metadata."""
-    torch = import_torch("a torch model")
-    from becausal.models.torch_twin import StandIns, make_export, make_half, prefer_channels_last
+    """A module as a classifier or a detector; it is moved to the device and put in eval mode. own: its metadata."""
+    settings = settings.over(own or ModelSettings())
+    info = settings.begin_info(kind, spec or f"module {type(module).__name__}", sha256)
+    if not settings.detects:
+        return _wrap_scores(module, settings, info)
+    geometry, notes = plan_any_size(settings)
+    normalisation = settings.normalisation or PRESETS["unit"]
+    normalisation.check_channels(3)
+    info = replace(
+        info,
+        labels=settings.labels,
+        geometry=geometry,
+        channels=3 if geometry is not None else None,
+        inputs="list of float32 [3,h,w]",
+        outputs="list of boxes, scores, labels",
+        notes=(*settings.notes, *notes),
+    )
+    return wrap_boxes(module, settings, info, normalisation, lambda of, batch: of(list(batch)))
 
-    settings, loading = settings.over(own or ModelSettings()), settings.loading
-    if not isinstance(module, torch.nn.Module):
-        raise ModelError(f"{spec or 'the model'} returned {type(module).__name__}; expected a torch.nn.Module")
-    device = find_device(torch, loading.device)
-    if loading.threads is not None:
-        torch.set_num_threads(loading.threads)
-    module = move_module(torch, module, device)
-    channels = count_channels(torch, module)
+
+def _wrap_scores(module: Any, settings: ModelSettings, info: ModelInfo) -> TorchClassifier:
+    torch, loading = import_torch("a torch model"), settings.loading
+    device = _prepare_module(torch, module, settings, info.spec)
+    first = next((part for part in module.modules() if isinstance(part, torch.nn.Conv2d)), None)
+    channels = int(first.in_channels) if first is not None else 3
     plan = settings.plan_preprocessing(channels, None)
-    composer = make_composer(plan.normalisation, device)
+    is_on_cpu = device == "cpu"
+    composer = HostComposer(plan.normalisation) if is_on_cpu else DeviceComposer(plan.normalisation, device)
     pixels = make_probe_images(plan.geometry.grid, plan.channels)
     images = composer.to_tensor(pixels)
-    raw = probe(torch, module, images)
-    clues = OutputClues(find_last=lambda: find_last_layer(torch, module, images))
+    raw = _probe(torch, module, images)
+    clues = OutputClues(find_last=lambda: _find_last_layer(torch, module, images))
     decoder, notes = make_decoder(raw, returns=settings.returns, clues=clues)
     h, w = plan.geometry.grid
-    info = ModelInfo(
-        spec=spec or f"module {type(module).__name__}",
-        kind=kind,
-        geometry=plan.geometry,
-        channels=plan.channels,
+    info = replace(
+        plan.complete(info),
         labels=name_classes(decoder, settings.labels),
         output=decoder.kind,
-        normalisation=str(plan.normalisation),
-        sha256=sha256,
         device=device,
         inputs=f"float32 [N,{channels},{h},{w}]",
         outputs=f"[N,{','.join(str(side) for side in raw.shape[1:])}]",
         notes=(*settings.notes, *plan.notes, *notes),
-        loading=loading.record(),
     )
-    part, stand_ins = _MAX_PART, None
+    part = _MAX_PART
     if isinstance(composer, HostComposer):
         part = max(1, min(_CPU_BATCH, _CPU_PIXELS // (h * w)))
-        if prefer_channels_last(module, composer.to_tensor(pixels), raw):
-            composer = HostComposer(plan.normalisation, is_channels_last=True)
-        if not torch.equal(composer.to_tensor(pixels), images):
-            composer.disable_patching()
-        if loading.runtime == "auto":
-            make = partial(make_export, module, images[2:4].clone(), loading.threads)
-            stand_ins = StandIns(module, (h, w, loading.threads), make)
-    elif loading.half:
-        stand_ins = StandIns(module, "half", partial(make_half, module))
-    batch_size = loading.batch_size or (_CPU_BATCH if device == "cpu" else _MAX_PART)
-    return TorchClassifier(
-        module, info, plan.normalisation, composer, decoder, batch_size=batch_size, part=part, stand_ins=stand_ins
-    )
+        is_last = _prefer_channels_last(torch, module, composer.to_tensor(pixels), raw)
+        is_intact = torch.equal(composer.to_tensor(pixels), images)  # else the module writes to its input
+        composer = HostComposer(plan.normalisation, is_channels_last=is_last, is_incremental=is_intact)
+    size = loading.batch_size or (_CPU_BATCH if is_on_cpu else _MAX_PART)
+    output = ScoreOutput(decoder, device)
+    return TorchClassifier(module, info, composer, output, batch_size=size, part=part, half=loading.half)
+
+
+def wrap_boxes(
+    module: Any, settings: ModelSettings, info: ModelInfo, normalisation: Normalisation, detect: Detect
+) -> TorchClassifier:
+    """A module as a detector; it is moved to its device. Raises ModelError if it does not return boxes."""
+    torch, loading = import_torch("a torch model"), settings.loading
+    device = _prepare_module(torch, module, settings, info.spec)
+    threshold, notes = choose_threshold(settings)
+    normalised = str(normalisation)
+    info = replace(info, device=device, normalisation=normalised, threshold=threshold, notes=(*info.notes, *notes))
+    grid = info.geometry.grid if info.geometry is not None else (SIDE, SIDE)
+    size = choose_batch_size(settings, grid, device)
+    composer = HostComposer(normalisation) if device == "cpu" else DeviceComposer(normalisation, device)
+    output = BoxOutput(detect)
+    detector = TorchClassifier(module, info, composer, output, batch_size=size, part=size, half=loading.half)
+    images = make_probe_images(info.geometry.grid if info.geometry is not None else (_PROBE_SIDE, _PROBE_SIDE), 3)[2:3]
+    try:
+        detector.classify(images)
+    except AnswerError as error:
+        raise ModelError(f"{info.spec}: {error}") from None
+    except Exception as error:  # the module is the user's code: any error is possible
+        is_classifier = False
+        with suppress(Exception), torch.inference_mode(), stdout_to_stderr():
+            is_classifier = bool(first_tensor(module(composer.to_tensor(images))).ndim == 2)
+        if is_classifier:
+            raise ModelError(f"{info.spec} returns scores per class, not boxes: load it without detect:") from None
+        message = f"{type(error).__name__}: {one_line(error, 200)}"
+        raise ModelError(f"{info.spec} cannot process a list of images of shape (3, h, w): {message}") from error
+    return detector
 
 
 def import_torch(purpose: str, extra: str = "torch") -> Any:
@@ -284,20 +346,38 @@ def import_torch(purpose: str, extra: str = "torch") -> Any:
     return torch
 
 
+def import_beside_torch(name: str, extra: str, purpose: str) -> Any:
+    """A library on top of torch. Raises MissingExtraError if it or torch is not installed, ModelError if they do not fit."""
+    import_torch(purpose, extra)
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise MissingExtraError(name, extra, purpose) from None
+    except RuntimeError as error:  # torchvision, which timm imports too, built for another torch
+        advice = f"install both from the same index, e.g. pip install --force-reinstall torch {name}"
+        raise ModelError(f"{name} cannot be imported with this build of torch ({one_line(error, 100)}): {advice}") from None
+
+
 def is_module(model: Any) -> bool:
     """Whether an object is a torch module. Does not import torch: a module exists only if torch is imported."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(model, torch.nn.Module)
 
 
-def move_module(torch: Any, module: Any, device: str) -> Any:
-    """The module in eval mode on a device."""
-    module = module.eval().to(device)
-    return module if device == "cpu" else module.to(memory_format=torch.channels_last)
+def first_tensor(output: Any) -> Tensor:
+    """The tensor of scores in a module's output."""
+    if hasattr(output, "logits"):
+        return output.logits
+    if isinstance(output, dict):
+        return output.get("logits", next(iter(output.values())))
+    return output[0] if isinstance(output, (tuple, list)) else output
 
 
-def find_device(torch: Any, name: str) -> str:
-    """The device of this name, as torch writes it. Raises ModelError if it is not there."""
+def _prepare_module(torch: Any, module: Any, settings: ModelSettings, spec: str) -> str:
+    """Put a module in eval mode and on its device; the device's name, as torch writes it."""
+    if not isinstance(module, torch.nn.Module):
+        raise ModelError(f"{spec} returned {type(module).__name__}; expected a torch.nn.Module")
+    name = settings.loading.device
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -306,4 +386,72 @@ def find_device(torch: Any, name: str) -> str:
         raise ModelError("torch finds no CUDA device: install a CUDA build of torch, or remove --device cuda")
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise ModelError("torch finds no MPS device: remove --device mps")
+    if settings.loading.threads is not None:
+        torch.set_num_threads(settings.loading.threads)
+    module.eval().to(device)
+    if device.type != "cpu":
+        module.to(memory_format=torch.channels_last)
     return str(device)
+
+
+def _probe(torch: Any, module: Any, batch: Tensor) -> NDArray[Any]:
+    """The module's output for a batch, half precision as float32. Raises ModelError for any error in the module."""
+    with torch.inference_mode(), stdout_to_stderr():
+        try:
+            output = module(batch)
+            if isinstance(output, (list, tuple)) and output and isinstance(output[0], dict) and "boxes" in output[0]:
+                raise ModelError("the module returns boxes, so it is an object detector: use detect:torch: or as_detector")
+            raw = first_tensor(output)
+            return np.asarray((raw.float() if raw.is_floating_point() else raw).cpu().numpy())
+        except ModelError:
+            raise
+        except Exception as error:  # the module is the user's code: any error is possible
+            message = f"{type(error).__name__}: {one_line(error, 200)}"
+            raise ModelError(f"the module cannot classify a batch of shape {tuple(batch.shape)}: {message}") from error
+
+
+def _find_last_layer(torch: Any, module: Any, batch: Tensor) -> str | None:
+    """The kind of the layer whose output is the module's, e.g. "Sigmoid"; None if the module computes on it further."""
+    last: list[tuple[str, Any]] = []
+    leaves = [layer for layer in module.modules() if next(layer.children(), None) is None]
+    handles: list[Any] = []
+    try:
+        for layer in leaves:
+            handles.append(layer.register_forward_hook(lambda of, _, out: last.append((type(of).__name__, out))))
+        with torch.inference_mode(), stdout_to_stderr():
+            output = first_tensor(module(batch))
+    except RuntimeError:  # scripted modules take no hooks
+        return None
+    finally:
+        for handle in handles:
+            handle.remove()
+    return last[-1][0] if last and last[-1][1] is output else None
+
+
+def _prefer_channels_last(torch: Any, module: Any, images: Tensor, outputs: NDArray[Any]) -> bool:
+    """Whether torch runs a module faster with channels last in memory. If so, its weights are left in that order."""
+    parameters = list(module.parameters())
+    if not any(each.ndim == 4 for each in parameters) or sum(each.numel() for each in parameters) < _MIN_PARAMETERS:
+        return False
+    before = _measure(torch, module, images[:2])
+    try:
+        module.to(memory_format=torch.channels_last)
+        batch = images.contiguous(memory_format=torch.channels_last)
+        found = _probe(torch, module, batch.clone())
+        is_same = np.allclose(found, outputs, rtol=0, atol=1e-4 * max(1.0, float(np.abs(outputs).max())))
+        if is_same and _measure(torch, module, batch[:2]) < before:
+            return True
+    except (ModelError, RuntimeError):  # e.g. it reshapes with `view`, which this order does not allow
+        pass
+    module.to(memory_format=torch.contiguous_format)
+    return False
+
+
+def _measure(torch: Any, module: Any, batch: Tensor) -> float:
+    """The seconds that the faster one of two calls takes."""
+    times = []
+    for _ in range(2):
+        copied, start = batch.clone(), time.perf_counter()
+        _probe(torch, module, copied)
+        times.append(time.perf_counter() - start)
+    return min(times)

@@ -1,10 +1,4 @@
-"""Python files written by the user: loading a function from one, and reading the constants that describe the model.
-
-Constants a file may define: `SIZE` (224, or (h, w)), `RESIZE` (as `--resize`), `PREPROCESS` (as `--preprocess`),
-`LABELS` (a list, or a file next to it), `RETURNS` (as `--returns`; also under its former name `OUTPUT`), `THRESHOLD`
-(as `--threshold`), `CHANNEL_AXIS` (True if a `python:` function expects the channel axis of an array with one channel; it
-is dropped otherwise). A function in memory may have the attributes `labels`, `returns`, `channel_axis` and `geometry`.
-"""
+"""Files of the user: a function of a Python file, what it prints, its errors in one line, and hashes of files."""
 
 import hashlib
 import importlib.util
@@ -14,19 +8,13 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TextIO
 
-from becausal.core.contracts import Geometry
 from becausal.core.errors import BecausalError, InputError, ModelError
 from becausal.core.files import open_regular
 from becausal.core.text import one_line, reason_of
-from becausal.models.loading import check_threshold
-from becausal.models.outputs import parse_returns
-from becausal.models.preprocess import parse_normalisation, parse_resize
-from becausal.models.settings import ModelSettings, as_labels, as_size
 
 _TARGET = re.compile(r"(?P<file>.+?\.py):(?P<name>\w+)(?::(?P<argument>.+))?")
 
@@ -86,52 +74,21 @@ def describe_error(error: BaseException, path: Path) -> str:
     return f"{type(error).__name__}: {one_line(error, 200)} ({path.name}{place})"
 
 
-def read_constants(module: ModuleType | None, function: Any, folder: Path) -> ModelSettings:
-    """What the file's constants and the function's attributes state. Raises ModelError for invalid values."""
-
-    def read(*names: str, is_attribute: bool = False) -> Any:
-        attributes = [getattr(function, name.lower(), None) for name in names] if is_attribute else []
-        found = [*attributes, *(getattr(module, name, None) for name in names)]
-        return next((value for value in found if value is not None), None)
-
-    labels, returns = read("LABELS", is_attribute=True), read("RETURNS", "OUTPUT", is_attribute=True)
-    resize, preprocess, size, threshold = read("RESIZE"), read("PREPROCESS"), read("SIZE"), read("THRESHOLD")
-    try:
-        resized, crop = parse_resize(resize) if resize is not None else (None, None)
-        settings = ModelSettings(
-            normalisation=parse_normalisation(str(preprocess)) if preprocess is not None else None,
-            crop=as_size(size) if size is not None else crop,
-            resize=resized,
-            labels=as_labels(folder / labels if isinstance(labels, str) else labels),
-            returns=parse_returns(returns) if returns is not None else None,
-            threshold=check_threshold(threshold) if threshold is not None else None,
-        )
-    except (BecausalError, TypeError) as error:
-        raise ModelError(f"a constant in the model's code is invalid: {error}") from None
-    geometry = getattr(function, "geometry", None)
-    if isinstance(geometry, Geometry):
-        return replace(settings, crop=geometry.grid, resize=geometry.resize, interpolation=geometry.interpolation)
-    return settings
-
-
 def check_file(path: Path) -> None:
     """Raise ModelError unless it is a regular file that can be read."""
     try:
         open_regular(path).close()
     except FileNotFoundError:
         raise ModelError(f"there is no file {path}") from None
-    except (OSError, InputError) as error:
-        raise ModelError(
-            str(error) if isinstance(error, InputError) else f"{path} cannot be read: {reason_of(error)}"
-        ) from None
+    except InputError as error:
+        raise ModelError(str(error)) from None
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {reason_of(error)}") from None
 
 
 def file_sha256(path: Path) -> str:
-    digest = hashlib.sha256()
     with open_regular(path) as file:
-        while piece := file.read(2**20):
-            digest.update(piece)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class _Redirection:

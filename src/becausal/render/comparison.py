@@ -1,50 +1,90 @@
-"""Methods side by side: the comparison figure and the cells of its table."""
+"""Methods side by side: the table, its words, the figure, and the self-contained HTML page."""
 
 from dataclasses import replace
 from math import ceil
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from becausal.core.comparison import Comparison, Row
-from becausal.core.explanation import ExplanationRecord
-from becausal.render.figures import INK, SOFT, new_figure, png_bytes, printable
-from becausal.render.limits import name_failure
-from becausal.render.painting import Painted, dilate, paint_explanation, paint_image, paint_map
+from becausal.core.explanation import Comparison, ExplanationRecord, Row
+from becausal.core.metrics import HELD_OUT_COUNT, STEPS
+from becausal.render import wording
+from becausal.render.colours import BLANK, FLAG, GROUND_TRUTH, INK, SOFT, ZONES, line_of, rgb_of
+from becausal.render.figures import draw_curve, draw_map, new_figure, png_bytes, printable
+from becausal.render.numbers import format_confidence, format_share
+from becausal.render.pages import data_uri, render_page
+from becausal.render.painting import Painted, as_png, colour_stops, dilate, paint_explanation, paint_image, paint_map
 from becausal.render.sheets import Sheet, enlarge, lay_out
-from becausal.render.signals import draw_curve, draw_map
-from becausal.render.wording import as_text, describe_purpose, format_confidence, format_share, question
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLUMNS = (
-    "method", "size", "label size", "minimal", "overlap", "insertion", "deletion",
-    "backgrounds", "confidence", "pieces", "calls", "seconds",
+    "method", "size", "backgrounds", "core size", "core backgrounds", "minimal", "overlap", "insertion", "deletion",
+    "confidence", "pieces", "calls", "seconds",
 )  # fmt: skip
+_MEANINGS = {
+    "size": "share of the view in the explanation: the set that the method itself found (causal), else the first pixels of "
+    "the map, from high to low, that are enough",
+    "core size": "share of the view in the core, the set inside it that keeps the confidence in the plain fill",
+    "core backgrounds": "share of the random backgrounds on which the core keeps the label",
+    "minimal": "side of the cells of which none can be removed from the core, or the only set; no: this was not shown",
+    "overlap": "share of the explanation that lies on the occluder",
+    "insertion": f"area under the label's probability while pixels are revealed, highest first, in {STEPS} steps",
+    "deletion": f"area under the label's probability while pixels are masked, highest first, in {STEPS} steps",
+    "backgrounds": f"share of {HELD_OUT_COUNT} random backgrounds that no search has seen on which the explanation "
+    "keeps the label",
+    "confidence": "probability of the label when only the explanation is visible",
+    "pieces": "connected components of the explanation",
+    "calls": "masked images evaluated by the model, including extraction; gradients are not counted",
+    "seconds": "run time of the method with extraction, without the metrics",
+}
+_FOR_BOXES = (  # what is said otherwise of an object detector
+    ("the label's probability", "the score of the box"),
+    ("probability of the label", "score of the box"),
+    ("the label", "the box"),
+)
+_ARROWS = {
+    "size": "↓", "backgrounds": "↑", "core size": "↓", "core backgrounds": "↑", "overlap": "↓", "insertion": "↑",
+    "deletion": "↓",
+}  # which direction is better  # fmt: skip
+_CONTROLS = ("random", "centre")
 CLIP_PERCENTILE = 99  # maps are clipped here and at 100 minus this, so that a few extreme pixels do not hide the rest
 _SIDE, _GAP, _HEAD, _MARGIN = 1.62, 0.30, 0.42, 0.30  # inches
 _PAIR = 2 * _SIDE + 0.05  # the width of two images
-_FLAG = "#9c2b1f"
-_GROUND_TRUTH = np.array([255, 176, 32], np.uint8)
+
+
+def _measure(row: Row) -> dict[str, float | None]:
+    """The numbers of a method that compete to be the best of their column."""
+    found, curves, transfer = row.explanation, row.curves, row.transfer
+    if found is None:
+        return {}
+    held = found.levels[0].checks.transfer
+    return {
+        "size": found.size,
+        "core size": found.levels[0].size if len(found.levels) > 1 else None,
+        "core backgrounds": None if held is None or len(found.levels) == 1 else held.share,
+        "overlap": row.overlap,
+        "insertion": None if curves is None else curves.insertion_area,
+        "deletion": None if curves is None else curves.deletion_area,
+        "backgrounds": None if transfer is None else transfer.share,
+    }
 
 
 def format_row(row: Row) -> dict[str, str]:
     """The cells of a method as text, by column; only the method's name where it did not run."""
-    found, curves = row.explanation, row.curves
+    found = row.explanation
     if found is None:
         return {"method": row.method}
-    return {
-        "method": row.method,
-        "size": format_share(found.size),
-        "label size": format_share(found.levels[0].size) if len(found.levels) > 1 else "",
-        "minimal": _format_minimal(found),
-        "overlap": "" if row.overlap is None else format_share(row.overlap),
-        "insertion": "" if curves is None else f"{curves.insertion_area:.3f}",
-        "deletion": "" if curves is None else f"{curves.deletion_area:.3f}",
-        "backgrounds": "" if row.transfer is None else format_share(row.transfer.share),
+    grain = found.levels[0].checks.minimal_grain
+    cells = {"method": row.method}
+    for column, value in _measure(row).items():
+        form = (lambda area: f"{area:.3f}") if column in ("insertion", "deletion") else format_share
+        cells[column] = "" if value is None else form(value)
+    return cells | {
+        "minimal": "" if found.origin.grain is None else "no" if grain is None else f"{grain} px",
         "confidence": format_confidence(found.checks.confidence),
         "pieces": f"{found.pieces:,}",
         "calls": f"{found.calls:,}",
@@ -53,26 +93,30 @@ def format_row(row: Row) -> dict[str, str]:
 
 
 def choose_columns(comparison: Comparison) -> list[str]:
-    """The columns that mean something here: overlap needs ground truth, minimal a grain, the label's size levels."""
+    """The columns that mean something here: overlap needs ground truth, minimal a grain, the core one."""
     left_out = {"overlap"} if comparison.truth is None else set()
-    if len(comparison.first.levels) == 1:
-        left_out.add("label size")
+    if all(row.explanation is None or len(row.explanation.levels) == 1 for row in comparison.rows):
+        left_out |= {"core size", "core backgrounds"}
     if comparison.first.origin.grain is None:
         left_out.add("minimal")
     return [column for column in COLUMNS if column not in left_out]
 
 
-def describe_settings(comparison: Comparison) -> str:
-    """The settings that all methods share, in a few words, and the methods whose sets are not minimal as asked."""
-    coarser = [row.method for row in comparison.rows if row.is_coarser]
-    return _describe_fill(comparison) + (f" (not reached by {', '.join(coarser)})" if coarser else "")
+def describe_settings(comparison: Comparison, *, is_short: bool = False) -> str:
+    """The settings that all methods share, and the methods, or how many, whose sets are not minimal as asked."""
+    origin, rows = comparison.first.origin, comparison.rows
+    grain = "" if origin.grain is None else f", minimised to {origin.grain} px"
+    text = f"fill {' and '.join(origin.request.fills)}{grain}"
+    coarser = [row.method for row in rows if row.is_coarser]
+    if not coarser:
+        return text
+    return text + (f" ({len(coarser)} of {len(rows)} not)" if is_short else f" (not reached by {', '.join(coarser)})")
 
 
 def describe_image(comparison: Comparison) -> str:
     """The caption of the image: the settings and the legend."""
-    count = sum(row.is_coarser for row in comparison.rows)
-    coarser = f" ({count} of {len(comparison.rows)} not)" if count else ""
-    return _describe_fill(comparison) + coarser + ("" if comparison.truth is None else "; occluder outlined in orange")
+    legend = "" if comparison.truth is None else "; occluder outlined in orange"
+    return describe_settings(comparison, is_short=True) + legend
 
 
 def describe_sizes(explanation: ExplanationRecord) -> str:
@@ -86,31 +130,28 @@ def describe_shortfall(row: Row) -> str:
     found = row.explanation
     if found is None:
         return ""
-    reasons = {"budget": "out of budget", "interrupt": "interrupted", "failure": name_failure(found)}
+    reasons = {"budget": "out of budget", "interrupt": "interrupted", "failure": wording.name_failure(found)}
     words = [] if found.stopped_by == "finished" else [reasons.get(found.stopped_by, found.stopped_by)]
     if row.is_coarser:
-        grain = found.checks.minimal_grain
+        grain = found.levels[0].checks.minimal_grain
         words.append("not minimal" if grain is None else f"minimal at {grain} px only")
     return ", ".join(words)
 
 
-def _describe_fill(comparison: Comparison) -> str:
-    origin = comparison.first.origin
-    grain = "" if origin.grain is None else f", minimised to {origin.grain} px"
-    return f"fill {' and '.join(origin.fills)}{grain}"
-
-
-def _format_minimal(explanation: ExplanationRecord) -> str:
-    if explanation.origin.grain is None:
-        return ""
-    grain = explanation.checks.minimal_grain
-    return "no" if grain is None else f"{grain} px"
-
-
 def comparison_png(comparison: Comparison) -> bytes:
-    """The comparison figure as the content of a PNG file."""
-    is_signal = comparison.first.visible.ndim == 1
-    return png_bytes(_plot_signals(comparison) if is_signal else _plot_cards(comparison))
+    """The comparison figure as the content of a PNG file: cards, or of signals a row per method that ran, with its map."""
+    if comparison.first.visible.ndim > 1:
+        return png_bytes(_plot_cards(comparison))
+    ran = [(row, row.explanation) for row in comparison.rows if row.explanation is not None]
+    figure = new_figure(10.0, 1.7 * len(ran) + 0.6)
+    panels = figure.subplots(len(ran), 2, squeeze=False, width_ratios=(3, 2))
+    for (row, explanation), (left, right) in zip(ran, panels, strict=True):
+        draw_curve(left, explanation)
+        draw_map(right, explanation)
+        shortfall = f" ({found})" if (found := describe_shortfall(row)) else ""
+        title = f"{row.method}: {describe_sizes(explanation)}{shortfall}"
+        left.set_title(title, loc="left", fontsize=9, color=INK, parse_math=False)
+    return png_bytes(figure)
 
 
 def clip_map(explanation: ExplanationRecord) -> ExplanationRecord:
@@ -131,7 +172,7 @@ def paint_ground_truth(comparison: Comparison, sheet: Sheet) -> Painted:
         inside = enlarge(comparison.truth, sheet.scale)
         line = dilate(inside, max(2, max(inside.shape) // 150)) & ~inside
         out[inside] = image[inside]
-        out[line] = _GROUND_TRUTH
+        out[line] = rgb_of(GROUND_TRUTH)
     return out
 
 
@@ -146,7 +187,7 @@ def _plot_cards(comparison: Comparison) -> "Figure":
     height = 2 * _MARGIN + 0.35 + lines * (tall + _HEAD) + (lines - 1) * 0.5 * _GAP
     figure = new_figure(width, height)
     figure.set_layout_engine("none")
-    title = printable(f"{as_text(question(first))}  {first.origin.image}", 90)
+    title = printable(f"{wording.as_text(wording.question(first))}  {first.origin.image}", 90)
     figure.text(_MARGIN / width, 1 - _MARGIN / height, title, fontsize=13, color=INK, va="top", weight="bold",
                 parse_math=False)  # fmt: skip
     for number, row in enumerate((None, *comparison.rows)):
@@ -171,7 +212,7 @@ class _Card:
     def set_title(self, name: str, text: str, *, flag: str = "") -> None:
         """Write a name and a line of text above the images, and a warning at the right of the name."""
         x, y = (self._left + _PAIR) / self._width, (self._top + 0.21) / self._height
-        self._figure.text(x, y, flag, fontsize=7.5, color=_FLAG, ha="right")
+        self._figure.text(x, y, flag, fontsize=7.5, color=FLAG, ha="right")
         for line, above, size, colour, weight in ((name, 0.21, 10.5, INK, "bold"), (text, 0.06, 7.5, SOFT, "normal")):
             x, y = self._left / self._width, (self._top + above) / self._height
             self._figure.text(x, y, line, fontsize=size, color=colour, weight=weight, parse_math=False)
@@ -198,10 +239,9 @@ def _draw_image(card: _Card, comparison: Comparison) -> None:
         return
     axes = card.add_axes(1)
     axes.set_axis_off()
-    legend = "left: the map\nright: the explanation,\nsufficient on its own"
+    legend = "left: the map\nright: the explanation,\nenough on its own"
     if len(comparison.first.levels) > 1:
-        inner = describe_purpose(comparison.first.levels[0], comparison.first)
-        legend += "\n\nouter line: enough for\nmost of the confidence\ninner line: enough for\n" + "\n".join(wrap(inner, 24))
+        legend += "\n\nwhite line: enough\nred line: the core\nstriped: against"
     axes.text(0.06, 0.5, legend, fontsize=8, color=SOFT, va="center")
 
 
@@ -209,7 +249,7 @@ def _draw_method(card: _Card, row: Row) -> None:
     if row.explanation is None:
         card.set_title(row.method, "did not run")
         axes = card.add_axes(width=_PAIR)
-        axes.set_facecolor("#f3f1ed")
+        axes.set_facecolor(BLANK)
         axes.set_xticks([])
         axes.set_yticks([])
         axes.spines[:].set_visible(False)
@@ -227,15 +267,75 @@ def _draw_method(card: _Card, row: Row) -> None:
     card.add_image(1, paint_explanation(sheet))
 
 
-def _plot_signals(comparison: Comparison) -> "Figure":
-    """One row per method that ran: the signal with its explanation, and the map."""
-    ran = [(row, row.explanation) for row in comparison.rows if row.explanation is not None]
-    figure = new_figure(10.0, 1.7 * len(ran) + 0.6)
-    panels = figure.subplots(len(ran), 2, squeeze=False, width_ratios=(3, 2))
-    for (row, explanation), (left, right) in zip(ran, panels, strict=True):
-        draw_curve(left, explanation)
-        draw_map(right, explanation)
-        shortfall = f" ({found})" if (found := describe_shortfall(row)) else ""
-        title = f"{row.method}: {describe_sizes(explanation)}{shortfall}"
-        left.set_title(title, loc="left", fontsize=9, color=INK, parse_math=False)
-    return figure
+def render_comparison(comparison: Comparison) -> str:
+    """The page as text; no scripts, no external fonts, images or styles."""
+    is_signal = comparison.first.visible.ndim == 1
+    columns = choose_columns(comparison)
+    first, meanings = comparison.first, _MEANINGS
+    ran = [row.explanation for row in comparison.rows if row.explanation is not None]
+    if first.target.box is not None:
+        for label, box in _FOR_BOXES:
+            meanings = {column: text.replace(label, box) for column, text in meanings.items()}
+    return render_page(
+        "comparison.html",
+        first=first,
+        question=wording.question(first),
+        title=wording.as_text(wording.question(first)),
+        target=wording.describe_target(first),
+        count=len(comparison.rows),
+        settings=describe_settings(comparison),
+        columns=[(c, _ARROWS.get(c, "")) for c in columns],
+        rows=_format_rows(comparison, columns),
+        meanings=[(c, meanings[c]) for c in columns[1:]],
+        shortfalls=[(row.method, text) for row in comparison.rows if (text := describe_shortfall(row))],
+        failures=[(row.method, row.error) for row in comparison.rows if row.explanation is None],
+        signal=data_uri(comparison_png(comparison)) if is_signal else "",
+        cards=[] if is_signal else _paint_cards(comparison),
+        lines=[(line_of(i, len(first.levels)).colour, level.name) for i, level in enumerate(first.levels)][::-1],
+        zones=list(dict.fromkeys((ZONES[zone][0], name) for found in ran for zone, name, _ in wording.list_zones(found))),
+        colour_stops=colour_stops(),
+        percentile=CLIP_PERCENTILE,
+    )
+
+
+def _format_rows(comparison: Comparison, columns: list[str]) -> list[dict[str, Any]]:
+    """The lines of the table: cells as (text, class)."""
+    ran = [row for row in comparison.rows if row.explanation is not None]
+    ranked = [_measure(row) for row in ran if row.method not in _CONTROLS]  # controls do not compete
+    best = {}
+    for column, arrow in _ARROWS.items():
+        if values := [value for numbers in ranked if (value := numbers[column]) is not None]:
+            best[column] = (max if arrow == "↑" else min)(values)
+    lines = []
+    for row in ran:
+        text, numbers, is_control = format_row(row), _measure(row), row.method in _CONTROLS
+        marks = {column: "best" for column, value in best.items() if not is_control and numbers[column] == value}
+        marks |= {"minimal": "flag"} if row.is_coarser else {}
+        cells = [(text[c], marks.get(c, "")) for c in columns[1:]]
+        lines.append({"method": row.method, "is_control": is_control, "cells": cells})
+    return lines
+
+
+def _paint_cards(comparison: Comparison) -> list[dict[str, Any]]:
+    """One card for the image, then one for each method that ran."""
+    sheet = lay_out(comparison.first)
+    images = [paint_image(sheet)]
+    if comparison.truth is not None:
+        images.append(paint_ground_truth(comparison, sheet))
+    label, box = comparison.first.label, wording.describe_box(comparison.first)
+    alt = f"Image with the box of {label} {box}" if box else f"Image labelled {label}"
+    cards = [{"title": "Image", "text": describe_image(comparison), "alt": alt}]
+    painted = [(sheet, images)]
+    for row in comparison.rows:
+        if row.explanation is not None:
+            sheet = lay_out(clip_map(row.explanation))
+            painted.append((sheet, [paint_map(sheet), paint_explanation(sheet)]))
+            cells = format_row(row)
+            shortfall = f"; {found}" if (found := describe_shortfall(row)) else ""
+            size = f"{describe_sizes(row.explanation)} of the view"
+            text = f"{size}, {cells['calls']} calls, {cells['seconds']} s{shortfall}"
+            cards.append({"title": row.method, "text": text, "alt": f"Map and explanation by {row.method}: {text}"})
+    return [
+        card | {"images": [data_uri(as_png(pixels, sheet)) for pixels in images]}
+        for card, (sheet, images) in zip(cards, painted, strict=True)
+    ]

@@ -1,4 +1,4 @@
-"""Figures: the overview of an explanation, for notebooks and as heatmap.png, and explanation.png.
+"""Figures: explanation.png, the overview (heatmap.png, and for notebooks), signals, boxes, samples of backgrounds.
 
 They are drawn with matplotlib objects on the Agg canvas, never through pyplot: no global state, no window, any thread.
 """
@@ -6,90 +6,142 @@ They are drawn with matplotlib objects on the Agg canvas, never through pyplot: 
 from collections.abc import Sequence
 from functools import lru_cache
 from io import BytesIO
+from math import ceil, sqrt
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from becausal.core.checks import CheckedSet
+import numpy as np
+from numpy.typing import NDArray
+
+from becausal.core.boxes import Box
+from becausal.core.contracts import Pixels
 from becausal.core.explanation import ExplanationRecord
-from becausal.render.painting import (
+from becausal.render import wording
+from becausal.render.colours import (
+    AGAINST,
     COLORMAP,
     COLOURS,
-    COMPRESSION,
-    Painted,
-    as_png,
+    CURVES,
+    FAINT,
+    INK,
+    MAP,
+    SHADE,
+    SHADES,
+    SOFT,
+    ZONES,
     line_of,
-    paint_explanation,
-    paint_image,
-    paint_map,
-    stack_pngs,
+    shade_of,
 )
-from becausal.render.sheets import MIN_WIDTH, Sheet, lay_out, lay_out_original
-from becausal.render.signals import SHADE, SHADES, draw_curve, draw_map, shade_of
-from becausal.render.wording import describe_purpose, format_count, format_share, headline, list_claims, unit_name
+from becausal.render.numbers import format_count
+from becausal.render.painting import COMPRESSION, Painted, as_png, paint_explanation, paint_image, paint_map, stack_pngs
+from becausal.render.sheets import MIN_WIDTH, Sheet, as_heat, as_rgb, lay_out, lay_out_original, value_range
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK = "#1d2228"
-SOFT = "#68717c"
 DPI = 144
+BOXES_WIDTH = 7.2  # inches
+SAMPLE_SIDE = 1.35  # inches
+LONGEST_CAPTION = 24  # characters
+CHARACTER = 0.0605  # inches, of a legend
+NARROW = "\N{NO-BREAK SPACE}%"  # while a line is wrapped
 
 
 def explanation_png(explanation: ExplanationRecord) -> bytes:
-    """The explanation on the original image, or on the view, with its levels as contour lines and a legend below.
+    """The explanation on the original image, or on the view, its sets as contour lines, with a legend below.
 
     A small figure for a signal or a volume.
     """
     match explanation.visible.ndim:
         case 1:
-            figure = new_figure(7.2, 2.6 + _legend_height(explanation))
+            texts = _list_texts(explanation, 7.2)
+            figure = new_figure(7.2, 2.6 + _height_of(texts))
             draw_curve(figure.add_subplot(), explanation)
-            _add_legend(figure, explanation)
+            _add_legend(figure, explanation, texts)
             return png_bytes(figure)
         case 2:
             sheet = lay_out_original(explanation)
-            return stack_pngs(as_png(paint_explanation(sheet), sheet), _legend_png(explanation, sheet))
+            width = max(sheet.visible.shape[1] * sheet.scale, MIN_WIDTH) / DPI
+            texts = _list_texts(explanation, width)
+            figure = new_figure(width, _height_of(texts))
+            _add_legend(figure, explanation, texts)
+            return stack_pngs(as_png(paint_explanation(sheet), sheet), png_bytes(figure))
         case _:
-            sheet = lay_out(explanation)
-            figure = new_figure(5.0, 5.0 * _aspect_ratio(sheet) + 0.4 + _legend_height(explanation))
+            sheet, texts = lay_out(explanation), _list_texts(explanation, 5.0)
+            figure = new_figure(5.0, 5.0 * _aspect_ratio(sheet) + 0.4 + _height_of(texts))
             show_sheet(figure.add_subplot(), paint_explanation(sheet), sheet)
-            _add_legend(figure, explanation)
+            _add_legend(figure, explanation, texts)
             return png_bytes(figure)
 
 
 def plot(explanation: ExplanationRecord) -> "Figure":
     """The image, the map and the explanation side by side; for a signal its curve above the map. Notes are below."""
-    notes = [line for note in explanation.notes for line in wrap(printable(f"Note: {note}", 400), 150)]
-    height = _legend_height(explanation, notes)
-    if explanation.visible.ndim == 1:
-        figure = new_figure(8.4, 4.4 + height)
+    is_signal = explanation.visible.ndim == 1
+    width = 8.4 if is_signal else 10.8
+    texts = _list_texts(explanation, width, [f"Note: {note}" for note in explanation.notes])
+    if is_signal:
+        figure = new_figure(width, 4.6 + _height_of(texts))
         _draw_signal(figure, explanation)
     else:
         sheet = lay_out_original(explanation)
-        figure = new_figure(10.8, 3.5 * min(_aspect_ratio(sheet), 2.5) + 1.1 + height)
+        figure = new_figure(width, 3.5 * min(_aspect_ratio(sheet), 2.5) + 1.1 + _height_of(texts))
         panels = figure.subplots(1, 3)
         pad = 16 if sheet.tiles[0].caption else 6
         for axes, painted, title in zip(
             panels,
             (paint_image(sheet), paint_map(sheet), paint_explanation(sheet)),
-            ("model input" if explanation.original is None else "image", "responsibility",
+            ("model input" if explanation.original is None else "image", "map",
              "explanations" if explanation.others else "explanation"),
             strict=True,
         ):  # fmt: skip
             show_sheet(axes, painted, sheet)
             set_title(axes, title, size=9, colour=SOFT, pad=pad)
-        _add_colour_bar(figure, panels[1], sheet)
-    figure.suptitle("\n".join(_title_lines(explanation)), fontsize=10.5, color=INK, parse_math=False)
-    _add_legend(figure, explanation, notes)
+        _add_scale(figure, panels[1], explanation)
+    sentence = "".join(printable(s.text, 40) if s.is_label else s.text for s in wording.headline(explanation))
+    facts = [f"stopped by {explanation.stopped_by}"] if explanation.stopped_by != "finished" else []
+    facts.insert(0, format_count(explanation.calls, "model call"))
+    head = [*wrap(sentence.replace(" %", NARROW), 95 if is_signal else 130), "  ·  ".join(facts)]
+    figure.suptitle("\n".join(head).replace(NARROW, " %"), fontsize=10.5, color=INK, parse_math=False)
+    _add_legend(figure, explanation, texts)
     return figure
 
 
+def _add_scale(figure: "Figure", axes: "Axes", explanation: ExplanationRecord) -> None:
+    """Below a map: the names of its zones with their colours, or its scale, inside the panel, so that all stay aligned."""
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    if explanation.zones is not None:
+        handles, names = _zone_patches(explanation)
+        legend = axes.legend(handles, names, loc="upper left", bbox_to_anchor=(-0.02, 0.0), ncols=len(names), fontsize=6.8,
+                             labelcolor=INK, frameon=False, handlelength=1.0, handletextpad=0.35, columnspacing=0.7,
+                             borderpad=0.2)  # fmt: skip
+        legend.set_in_layout(False)
+        return
+    bar = figure.colorbar(ScalarMappable(Normalize(0.0, 1.0), COLORMAP), cax=axes.inset_axes((0.0, -0.045, 1.0, 0.022)),
+                          orientation="horizontal")  # fmt: skip
+    bar.outline.set_visible(False)
+    bar.set_ticks([0.0, 1.0], labels=["lowest", "highest"])
+    first, last = bar.ax.get_xticklabels()
+    first.set_horizontalalignment("left")
+    last.set_horizontalalignment("right")
+    bar.ax.tick_params(length=0, labelsize=7, labelcolor=SOFT, pad=1)
+
+
+def _zone_patches(explanation: ExplanationRecord) -> tuple[list[Any], list[str]]:
+    from matplotlib.patches import Patch
+
+    zones = wording.list_zones(explanation)
+    return [Patch(facecolor=ZONES[zone][0], alpha=0.8) for zone, _, _ in zones], [name for _, name, _ in zones]
+
+
 def signal_png(explanation: ExplanationRecord) -> bytes:
-    """A signal with its levels shaded, and the map below."""
-    figure = new_figure(7.2, 3.6 + _legend_height(explanation))
+    """A signal with its sets shaded, and the map below."""
+    texts = _list_texts(explanation, 7.2)
+    figure = new_figure(7.2, 3.8 + _height_of(texts))
     _draw_signal(figure, explanation)
-    _add_legend(figure, explanation)
+    _add_legend(figure, explanation, texts)
     return png_bytes(figure)
 
 
@@ -140,18 +192,6 @@ def _font_characters() -> frozenset[int]:
     return frozenset(get_font(findfont(FontProperties())).get_charmap())
 
 
-def _add_colour_bar(figure: "Figure", axes: "Axes", sheet: Sheet) -> None:
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize
-
-    low = min(0.0, float(sheet.heat.min()))
-    below = axes.inset_axes((0.0, -0.045, 1.0, 0.022))  # inside the panel, so that the three stay aligned
-    bar = figure.colorbar(ScalarMappable(Normalize(low, 1.0), COLORMAP), cax=below, orientation="horizontal")
-    bar.outline.set_visible(False)
-    bar.set_ticks([low, 0.5, 1.0] if low < 0 else [0.0, 0.5, 1.0])
-    bar.ax.tick_params(length=0, labelsize=7, labelcolor=SOFT, pad=1)
-
-
 def _draw_signal(figure: "Figure", explanation: ExplanationRecord) -> None:
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     draw_curve(upper, explanation)
@@ -159,89 +199,166 @@ def _draw_signal(figure: "Figure", explanation: ExplanationRecord) -> None:
     upper.tick_params(labelbottom=False)
 
 
-def _title_lines(explanation: ExplanationRecord) -> list[str]:
-    """The headline, long labels shortened, and below it what was checked and what it cost."""
-    sentence = "".join(printable(span.text, 40) if span.is_label else span.text for span in headline(explanation))
-    claims = [claim for claim in list_claims(explanation) if not claim.startswith("confidence")]  # that is in the headline
-    facts = [] if explanation.others else [", ".join(claims)]  # else they are in the legend
-    facts.append(format_count(explanation.calls, "model call"))
-    if explanation.stopped_by != "finished":
-        facts.append(f"stopped by {explanation.stopped_by}")
-    width = 95 if explanation.visible.ndim == 1 else 130
-    return [*wrap(sentence, width), "  ·  ".join(facts)]
+def _aspect_ratio(sheet: Sheet) -> float:
+    h, w = sheet.visible.shape
+    return float(min(max(h / w, 0.15), 4.0))
 
 
-def _legend_texts(explanation: ExplanationRecord, separator: str) -> list[str]:
-    """The sets of the legend with their numbers: several explanations, or the levels, the largest first."""
+def _list_texts(explanation: ExplanationRecord, width: float, notes: Sequence[str] = ()) -> list[str]:
+    """The texts of the legend, wrapped to a width in inches: each set, the largest first, what is against, and notes."""
     if explanation.others:
-        return [f"{i}:  {_describe_short(found, separator)}" for i, found in enumerate(explanation.sets, start=1)]
-    texts = []
-    for level in reversed(explanation.levels):
-        claims = [claim for claim in list_claims(level) if claim.startswith(("confidence", "NOT"))]
-        texts.append(f"{describe_purpose(level, explanation)}:{separator}{', '.join([_describe_size(level), *claims])}")
-    return texts
+        texts = [f"{number}: {wording.describe_set(found)}" for number, found in enumerate(explanation.sets, start=1)]
+    else:
+        texts = [wording.describe_line(level, explanation) for level in reversed(explanation.levels)]
+    if against := wording.describe_against(explanation, "masking these {}"):
+        texts.append(f"against: {against}")
+    columns = max(20, int((width - 0.5) / CHARACTER))
+    return ["\n".join(wrap(printable(text, 400), columns)) for text in (*texts, *notes)]
 
 
-def _legend_height(explanation: ExplanationRecord, notes: Sequence[str] = (), *, lines: int = 1) -> float:
-    """In inches; `lines` for each set."""
-    count = len(explanation.sets) if explanation.others else len(explanation.levels)
-    return 0.19 * (len(notes) + lines * count) + 0.15
+def _height_of(texts: Sequence[str]) -> float:
+    """Of a legend, in inches."""
+    return 0.16 * sum(1 + text.count("\n") for text in texts) + 0.03 * len(texts) + 0.15
 
 
-def _add_legend(
-    figure: "Figure", explanation: ExplanationRecord, notes: Sequence[str] = (), *, separator: str = " "
-) -> None:
-    """Below a figure: the line or colour of each set with its numbers, then the notes."""
+def _add_legend(figure: "Figure", explanation: ExplanationRecord, texts: Sequence[str]) -> None:
+    """Below a figure: the line or colour of each set, and of what is against, with its text; then the notes."""
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
+    from matplotlib.patheffects import Normal, Stroke
 
-    handles = [*_legend_handles(explanation), *(Patch(alpha=0.0) for _ in notes)]
-    texts = [*_legend_texts(explanation, separator), *notes]
+    count, is_signal = len(explanation.levels), explanation.visible.ndim == 1
+    handles: list[Any] = []
+    if explanation.others or is_signal:
+        colours: Sequence[str] = SHADES if is_signal else COLOURS
+        if not explanation.others:
+            colours = [shade_of(number, count) for number in reversed(range(count))]
+        handles = [
+            Patch(facecolor=colours[i % len(colours)], edgecolor=INK, linewidth=0.7, alpha=SHADE if is_signal else None)
+            for i in range(len(explanation.sets) if explanation.others else count)
+        ]
+    else:
+        for line in [line_of(number, count) for number in reversed(range(count))]:
+            width = 1.6 * line.width
+            dark = [Stroke(linewidth=width + 2.2, foreground=INK), Normal()]
+            handles.append(Line2D([], [], color=line.colour, linewidth=width, path_effects=dark))
+    if explanation.against is not None:
+        handles.append(Patch(facecolor="white", edgecolor=AGAINST, hatch="/////", linewidth=0.6))
+    handles += [Patch(alpha=0.0) for _ in texts[len(handles) :]]
     legend = figure.legend(handles, texts, loc="outside lower left", fontsize=8, labelcolor=INK, frameon=False,
                            labelspacing=0.35, handlelength=1.6, handletextpad=0.7)  # fmt: skip
     for text in legend.get_texts():
         text.set_parse_math(False)
 
 
-def _legend_handles(explanation: ExplanationRecord) -> list[Any]:
-    """Patches in the colours of several explanations and of the levels of a signal; contour lines for other levels."""
-    from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
+def draw_curve(axes: "Axes", explanation: ExplanationRecord) -> None:
+    """The signal: shaded and bold in each explanation, darker in its core, pale elsewhere; hatched where it is against."""
+    values = explanation.view.astype(np.float64)  # (n, channels)
+    if values.shape[1] > len(CURVES):
+        values = values.mean(axis=1, keepdims=True)
+    position = np.arange(len(values))
+    shaded = [(found.visible, SHADES[number % len(SHADES)]) for number, found in enumerate(explanation.sets)]
+    if not explanation.others:
+        sets = [np.zeros(len(values), bool), *(level.visible for level in explanation.levels)]
+        count = len(explanation.levels)
+        shaded = [(sets[i + 1] & ~sets[i], shade_of(i, count)) for i in range(count)]  # what each one adds
+    for within, colour in reversed(shaded):
+        for start, stop in find_intervals(within):
+            axes.axvspan(start - 0.5, stop - 0.5, facecolor=colour, alpha=SHADE, linewidth=0)
+    if explanation.against is not None:
+        for start, stop in find_intervals(explanation.against.visible):
+            axes.axvspan(start - 0.5, stop - 0.5, facecolor="none", edgecolor=AGAINST, hatch="////", linewidth=0)
+    visible = np.any([found.visible for found in explanation.sets], axis=0)
+    intervals = find_intervals(visible)
+    single = [start for start, stop in intervals if stop - start == 1]  # no line to draw, so a dot
+    for channel, colour in zip(values.T, CURVES, strict=False):
+        axes.plot(position, channel, color=colour, alpha=0.4, linewidth=0.9)
+        axes.plot(position, np.where(visible, channel, np.nan), color=colour, linewidth=1.8)
+        axes.plot(single, channel[single], "o", color=colour, markersize=3)
+    _style_axes(axes, len(values))
+
+
+def draw_map(axes: "Axes", explanation: ExplanationRecord) -> None:
+    """The map relative to its largest value, filled down to 0, with a colour for each zone."""
+    heat, zones = as_heat(explanation.responsibility), explanation.zones
+    parts = [(np.ones(len(heat), bool), MAP)] if zones is None else [(zones == zone, ZONES[zone][0]) for zone in ZONES]
+    for own, colour in parts:
+        values = np.where(own, heat, 0.0)
+        axes.fill_between(np.arange(len(heat)), values, step="mid", color=colour, alpha=0.8, linewidth=0)
+    axes.set_ylim(min(0.0, float(heat.min())), 1.05)
+    axes.set_yticks([0, 1])
+    axes.set_ylabel("map", fontsize=8, color=SOFT)
+    axes.set_xlabel("sample", fontsize=8, color=SOFT)
+    _style_axes(axes, len(heat))
+    if zones is not None:
+        handles, names = _zone_patches(explanation)
+        axes.legend(handles, names, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=len(names), fontsize=6.8,
+                    labelcolor=INK, frameon=False, handlelength=1.0, handletextpad=0.35, columnspacing=0.8,
+                    borderpad=0.1)  # fmt: skip
+
+
+def _style_axes(axes: "Axes", length: int) -> None:
+    axes.set_xlim(-0.5, length - 0.5)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(FAINT)
+    axes.tick_params(labelsize=8, labelcolor=SOFT, color=FAINT)
+
+
+def find_intervals(visible: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """The runs of True, each as a half-open interval (start, stop)."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], visible.astype(np.int8), [0]))))
+    return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def draw_boxes(image: Pixels, boxes: Sequence[tuple[Box, str]], *, scale: float = 1.0) -> bytes:
+    """The image with each box and its text, as the content of a PNG file. scale: of lines and texts."""
+    from matplotlib.patches import Rectangle
     from matplotlib.patheffects import Normal, Stroke
 
-    count = len(explanation.levels)
-    if explanation.others or explanation.visible.ndim == 1:
-        colours = SHADES if explanation.visible.ndim == 1 else COLOURS
-        faces: list[Any] = [colours[i % len(colours)] for i in range(len(explanation.sets))]
-        if not explanation.others:
-            faces = [shade_of(number, count) for number in reversed(range(count))]
-        alpha = SHADE if explanation.visible.ndim == 1 else None
-        return [Patch(facecolor=face, edgecolor=INK, linewidth=0.7, alpha=alpha) for face in faces]
-    lines = [line_of(number, count) for number in reversed(range(count))]
-    return [
-        Line2D([], [], color=line.colour, linewidth=1.6 * line.width,
-               path_effects=[Stroke(linewidth=1.6 * line.width + 2.2, foreground=INK), Normal()])
-        for line in lines
-    ]  # fmt: skip
-
-
-def _describe_short(found: CheckedSet, separator: str) -> str:
-    first, *claims = list_claims(found)
-    return f"{_describe_size(found)}, {first}" + (f",{separator}{', '.join(claims)}" if claims else "")
-
-
-def _describe_size(found: CheckedSet) -> str:
-    return f"{format_share(found.size)} of the {unit_name(found)}s ({found.pixels:,})"
-
-
-def _legend_png(explanation: ExplanationRecord, sheet: Sheet) -> bytes:
-    """The legend alone, as wide as the sheet; on two lines for each set where that is narrow."""
-    width = max(sheet.visible.shape[1] * sheet.scale, MIN_WIDTH)
-    lines = 1 if width >= (800 if explanation.others else 640) else 2
-    figure = new_figure(width / DPI, _legend_height(explanation, lines=lines))
-    _add_legend(figure, explanation, separator=" " if lines == 1 else "\n    ")
+    h, w = image.shape[:2]
+    figure = new_figure(BOXES_WIDTH, BOXES_WIDTH * min(max(h / w, 0.2), 3.0))
+    axes = figure.add_subplot()
+    axes.imshow(as_rgb(image, *value_range(image)), interpolation="auto")
+    axes.set_axis_off()
+    axes.set_xlim(-0.5, w - 0.5)
+    axes.set_ylim(h - 0.5, -0.5)
+    casing = [Stroke(linewidth=scale * 4.5 * 72 / DPI, foreground=INK), Normal()]
+    for number, (box, text) in enumerate(boxes):
+        colour = COLOURS[1:][number % (len(COLOURS) - 1)]
+        left, top, right, bottom = (float(side) for side in np.asarray(box) - 0.5)
+        axes.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor=colour,
+                                 linewidth=1.6 * scale, path_effects=casing))  # fmt: skip
+        axes.text(left, top, printable(text, 40), fontsize=8 * scale, color=INK, va="bottom", clip_on=False,
+                  parse_math=False, bbox={"facecolor": colour, "edgecolor": INK, "linewidth": 0.6,
+                                          "boxstyle": "square,pad=0.2"})  # fmt: skip
     return png_bytes(figure)
 
 
-def _aspect_ratio(sheet: Sheet) -> float:
-    h, w = sheet.visible.shape
-    return float(min(max(h / w, 0.15), 4.0))
+def backgrounds_png(view: Pixels, samples: Sequence[tuple[str, Pixels]]) -> bytes:
+    """The view and samples of backgrounds, each with its caption, as the content of a PNG file.
+
+    A signal is drawn as curves, a volume as its middle slice.
+
+    Args:
+        view: (*grid, channels).
+        samples: Captions and backgrounds, each of the view's shape.
+    """
+    tiles = [("view", view), *samples]
+    columns = ceil(sqrt(len(tiles)))
+    rows = ceil(len(tiles) / columns)
+    is_signal = view.ndim == 2
+    h, w = (1, 2) if is_signal else view.shape[-3:-1]
+    ratio = min(max(h / w, 0.25), 4.0)
+    figure = new_figure(SAMPLE_SIDE * columns * min(1.0, 1 / ratio), rows * (SAMPLE_SIDE * min(1.0, ratio) + 0.2))
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=is_signal, sharey=is_signal)
+    low, high = value_range(view)
+    for axes in grid.flat:
+        axes.set_axis_off()
+    for number, (axes, (caption, pixels)) in enumerate(zip(grid.flat, tiles, strict=False)):
+        if is_signal:
+            axes.plot(pixels.astype(np.float64), linewidth=0.8)
+        else:
+            axes.imshow(as_rgb(pixels[len(pixels) // 2] if pixels.ndim == 4 else pixels, low, high), interpolation="auto")
+        text = caption if len(caption) <= LONGEST_CAPTION else f"…{caption[1 - LONGEST_CAPTION :]}"
+        set_title(axes, text, size=7, colour=SOFT if number else INK, pad=2)
+    return png_bytes(figure)

@@ -9,7 +9,7 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from becausal.render.wording import format_confidence, format_count, format_share
+from becausal.render.numbers import format_confidence, format_count, format_share
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -30,16 +30,21 @@ def format_shape(shape: Iterable[int]) -> str:
     return " × ".join(str(side) for side in shape)
 
 
-def _format_value(value: Any) -> str:
-    """A setting as text: dictionaries and lists as JSON, NaN as unknown."""
-    if isinstance(value, (dict, list)):
-        return json.dumps(value, ensure_ascii=False)
-    return "unknown" if isinstance(value, float) and math.isnan(value) else str(value)
-
-
 @cache
 def _environment() -> "Environment":
     from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
+
+    def format_value(value: Any) -> str:
+        """A setting as text: dictionaries and lists as JSON, NaN as unknown."""
+        if isinstance(value, (dict, list)):
+            return json.dumps(value, ensure_ascii=False)
+        return "unknown" if isinstance(value, float) and math.isnan(value) else str(value)
+
+    @cache
+    def read_static(name: str) -> Markup:
+        """A CSS or JavaScript file of this package, to be embedded without escaping."""
+        return Markup((files("becausal.render") / "static" / name).read_text(encoding="utf-8"))
 
     environment = Environment(
         loader=PackageLoader("becausal.render"),
@@ -55,16 +60,8 @@ def _environment() -> "Environment":
         "confidence": format_confidence,
         "plural": format_count,
         "number": lambda value: f"{value:,.0f}",
-        "plain": _format_value,
+        "plain": format_value,
         "script_hash": lambda script: b64encode(sha256(script.encode()).digest()).decode("ascii"),
     }
-    environment.globals["static"] = _read_static
+    environment.globals["static"] = read_static
     return environment
-
-
-@cache
-def _read_static(name: str) -> str:
-    """A CSS or JavaScript file of this package, to be embedded without escaping."""
-    from markupsafe import Markup
-
-    return Markup((files("becausal.render") / "static" / name).read_text(encoding="utf-8"))

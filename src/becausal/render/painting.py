@@ -1,7 +1,7 @@
-"""Sheets painted as RGB pixels: the image, the map over it, the explanation with its levels as contour lines."""
+"""Sheets painted as RGB pixels: the image, the map over it, the explanation with its levels as contour lines, thumbnails."""
 
+from base64 import b64decode
 from collections.abc import Sequence
-from dataclasses import dataclass
 from io import BytesIO
 from math import ceil
 from typing import Any
@@ -9,55 +9,93 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.render.sheets import Sheet, enlarge
+from becausal.core.explanation import ExplanationRecord
+from becausal.core.regions import box_blur
+from becausal.render.colours import (
+    AGAINST,
+    BEND,
+    BOX_COLOUR,
+    COLORMAP,
+    COLOURS,
+    DARK,
+    LUMA,
+    MOST,
+    STRIPE,
+    TINT,
+    UNSEEN,
+    UNSEEN_EDGE,
+    VEIL,
+    ZONES,
+    line_of,
+    rgb_of,
+)
+from becausal.render.pages import data_uri
+from becausal.render.sheets import Sheet, enlarge, lay_out
 
-COLORMAP = "inferno"  # perceptually uniform, legible in print and with colour vision deficiency
 COMPRESSION = 3  # of PNG files: the default takes twice as long for photographs, and saves a few per cent
-LUMA = np.array([0.299, 0.587, 0.114])
-COLOURS = ("#ffffff", "#00d5ff", "#ff4fd8", "#7dff4f", "#ffb000", "#b09bff")  # of the outlines, the first explanation first
-INNER_COLOURS = ("#00e0ff", "#ffe14d", "#ff6ec7")  # of the levels inside the outer line, the innermost first
-BOX_COLOUR = "#ffb000"  # of the box of a detector
-_DARK, _GREY = np.array([12.0, 14.0, 18.0]), np.array([128.0, 128.0, 128.0])
-_VEIL, _UNSEEN = 0.5, 0.64  # how much white covers what is not in the explanation, and what the model does not see
+THUMBNAIL_SIDE = 144  # pixels, the longer side
+SMOOTH = 70  # a map is smoothed over the longest side divided by this
 
 Painted = NDArray[np.uint8]  # (h, w, 3)
 
 
-@dataclass(frozen=True)
-class ContourLine:
-    """How the contour line of a level is drawn. width: relative to the outer line."""
-
-    colour: str
-    width: float
-
-
-def line_of(number: int, count: int) -> ContourLine:
-    """The line of a level, from 0 for the innermost, of `count` levels."""
-    if number == count - 1:
-        return ContourLine(COLOURS[0], 1.0)
-    return ContourLine(INNER_COLOURS[min(number, len(INNER_COLOURS) - 1)], 1.5 if number == 0 else 1.0)
-
-
 def paint_image(sheet: Sheet) -> Painted:
     """The view, or the original image with the part that the model does not see faded."""
-    return _finish(_draw_box(enlarge(_fade_unseen(sheet.image.astype(np.float64), sheet), sheet.scale), sheet), sheet)
+    painted = enlarge(_fade_unseen(sheet.image.astype(np.float64), sheet), sheet.scale)
+    return _finish(_draw_own_box(painted, sheet), sheet)
 
 
 def paint_explanation(sheet: Sheet) -> Painted:
-    """Each explanation as it is, with contour lines; all other pixels lighter and with less colour."""
+    """Each explanation as it is, with contour lines; all others paler; stripes over what is against."""
     shown = np.any([visible for _, visible in sheet.sets], axis=0)
-    out = np.where(shown[..., None], sheet.image, _veiled(sheet.image, _VEIL))
-    return _finish(_outline(enlarge(_fade_unseen(out, sheet), sheet.scale), sheet), sheet)
+    out = np.where(shown[..., None], sheet.image, _veiled(sheet.image, VEIL))
+    out = enlarge(_fade_unseen(out, sheet), sheet.scale)
+    if sheet.against is not None:
+        _stripe(out, enlarge(sheet.against, sheet.scale))
+    return _finish(_outline(out, sheet), sheet)
 
 
 def paint_map(sheet: Sheet) -> Painted:
-    """The map over the greyscale image, more opaque where it is higher, with contour lines."""
-    grey, heat = _grey(sheet.image), np.clip(sheet.heat, 0.0, 1.0)
-    base = 40.0 + 0.62 * grey
-    weight = 0.8 * heat[..., None] ** 0.6  # below 1, so that the image stays recognisable
-    shading = 0.7 + 0.3 * grey / 255  # the colours keep the light and shade of the image
-    out = base * (1 - weight) + _colours(heat) * shading * weight
-    return _finish(_outline(enlarge(_fade_unseen(out, sheet), sheet.scale), sheet), sheet)
+    """The map in colour over the image, smoothed: a colour for each zone, or more and darker colour where it is higher."""
+    grey = _grey(sheet.image)
+    base = 0.75 * sheet.image + 0.25 * grey
+    known = sheet.in_tile if sheet.in_view is None else sheet.in_view
+    colours, opacity = _colour_heat(sheet.heat, known) if sheet.zones is None else _colour_zones(sheet.heat, sheet.zones)
+    layer = np.concatenate([colours * opacity[..., None], opacity[..., None]], axis=-1)
+    for axis in (0, 1):
+        for _ in range(2):
+            layer = box_blur(layer, max(1, max(opacity.shape) // SMOOTH), axis)
+    shading = 0.6 + 0.4 * grey / 255  # the colours keep the light and shade of the image
+    out = enlarge(_fade_unseen(base * (1 - layer[..., 3:]) + layer[..., :3] * shading, sheet), sheet.scale)
+    return _finish(_outline(out, sheet) if sheet.zones is None else _draw_own_box(out, sheet), sheet)
+
+
+def _colour_zones(heat: NDArray[np.float64], zones: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The colour, (h, w, 3), and the opacity of each pixel, which rises with its place in its zone."""
+    colours, opacity = np.zeros((*heat.shape, 3)), np.zeros(heat.shape)
+    for zone, (colour, low, high) in ZONES.items():
+        own = zones == zone
+        values = heat[own]
+        spread = float(np.ptp(values)) if len(values) else 0.0
+        place = (values - values.min()) / spread if spread > 0 else np.ones(len(values))
+        colours[own], opacity[own] = rgb_of(colour), low + (high - low) * place
+    return colours, opacity
+
+
+def _colour_heat(heat: NDArray[np.float64], known: NDArray[np.bool_]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The same of a map without zones, from the lowest value of what the model sees, or 0, to the highest."""
+    low = max(0.0, float(heat[known].min()))
+    values = np.clip((heat - low) / max(1e-9, 1.0 - low), 0.0, 1.0)
+    return _map_colours(values), MOST * values**BEND
+
+
+def _stripe(painted: NDArray[np.float64], where: NDArray[np.bool_]) -> None:
+    """Diagonal stripes over an area, and a tint between them."""
+    h, w = where.shape
+    rows, columns = np.arange(h)[:, None], np.arange(w)[None, :]
+    is_stripe = (rows + columns) // ceil(max(h, w) / 160) % 3 == 0
+    _blend(painted, where & ~is_stripe, rgb_of(AGAINST), TINT)
+    _blend(painted, where & is_stripe, rgb_of(AGAINST), STRIPE)
 
 
 def paint_mutant(sheet: Sheet, visible: NDArray[np.bool_]) -> Painted:
@@ -68,7 +106,7 @@ def paint_mutant(sheet: Sheet, visible: NDArray[np.bool_]) -> Painted:
 
 def colour_stops(count: int = 9) -> str:
     """The colours of the map from low to high, as stops of a CSS gradient."""
-    return ", ".join(f"rgb({r:.0f} {g:.0f} {b:.0f})" for r, g, b in _colours(np.linspace(0, 1, count)))
+    return ", ".join(f"rgb({r:.0f} {g:.0f} {b:.0f})" for r, g, b in _map_colours(np.linspace(0, 1, count)))
 
 
 def as_png(painted: Painted, sheet: Sheet) -> bytes:
@@ -80,6 +118,15 @@ def as_png(painted: Painted, sheet: Sheet) -> bytes:
         image.putalpha(Image.fromarray(enlarge(sheet.in_tile, sheet.scale).astype(np.uint8) * 255))
     buffer = BytesIO()
     image.save(buffer, "PNG", compress_level=COMPRESSION)
+    return buffer.getvalue()
+
+
+def encode_png(pixels: NDArray[np.uint8]) -> bytes:
+    """The content of a PNG file with these pixels, (h, w) grey or (h, w, 3)."""
+    from PIL import Image
+
+    buffer = BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
     return buffer.getvalue()
 
 
@@ -96,6 +143,66 @@ def stack_pngs(upper: bytes, lower: bytes) -> bytes:
     return buffer.getvalue()
 
 
+def make_thumbnail(explanation: ExplanationRecord, inside: NDArray[np.bool_] | None = None) -> str:
+    """The explanations over the faded image, with lines around the outermost and the innermost level, as a data URI.
+
+    Empty for a signal.
+
+    inside: (h, w) over the view, the area of the object's boxes, outlined in amber. The explained box of a detector is
+    dashed.
+    """
+    if explanation.visible.ndim == 1:
+        return ""
+    from PIL import Image
+
+    sheet = lay_out(explanation)
+    h, w = sheet.visible.shape
+    size = (round(THUMBNAIL_SIDE * w / max(h, w)) or 1, round(THUMBNAIL_SIDE * h / max(h, w)) or 1)
+    image = np.asarray(Image.fromarray(sheet.image).resize(size, Image.Resampling.BILINEAR), np.float64)
+    sets = [(number, _resize_mask(visible, size)) for number, visible in sheet.sets]
+    shown = np.any([visible for _, visible in sets], axis=0)
+    faded = 0.25 * image + (120.0 + 0.25 * image @ LUMA)[..., None]
+    painted = np.where(shown[..., None], image, faded)
+    for number, visible in reversed(sets):
+        line = dilate(visible, 1) & ~shown
+        painted[dilate(line, 1) & ~line & ~shown] *= 0.35
+        painted[line] = rgb_of(COLOURS[number % len(COLOURS)])
+    if sheet.inner:
+        core = _resize_mask(sheet.inner[0], size)
+        painted[core & dilate(~core, 1)] = rgb_of(line_of(0, len(sheet.inner) + 1).colour)
+    if inside is not None and inside.shape == sheet.visible.shape:
+        boxes = _resize_mask(inside, size)
+        painted[boxes & dilate(~boxes, 1)] = rgb_of(BOX_COLOUR)
+    if sheet.box is not None:
+        left, top, right, bottom = sheet.box
+        box = [left * size[0] / w, top * size[1] / h, right * size[0] / w, bottom * size[1] / h]
+        draw_box(painted, box, width=2)
+    buffer = BytesIO()
+    Image.fromarray(np.clip(np.rint(painted), 0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=82, subsampling=0)
+    return data_uri(buffer.getvalue(), "image/jpeg")
+
+
+def shrink(thumbnail: str, side: int) -> str:
+    """A smaller thumbnail, from a data URI, with this longer side; empty if that is."""
+    if not thumbnail:
+        return ""
+    from PIL import Image
+
+    with Image.open(BytesIO(b64decode(thumbnail.partition(",")[2]))) as image:
+        image.thumbnail((side, side))
+        buffer = BytesIO()
+        image.save(buffer, "JPEG", quality=80)
+    return data_uri(buffer.getvalue(), "image/jpeg")
+
+
+def _resize_mask(mask: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.bool_]:
+    """The mask at another size; a quarter of a pixel is enough, so that small parts do not vanish."""
+    from PIL import Image
+
+    grey = Image.fromarray(mask.astype(np.uint8) * np.uint8(255)).resize(size, Image.Resampling.BOX)
+    return np.asarray(grey) > 64
+
+
 def dilate(visible: NDArray[np.bool_], width: int) -> NDArray[np.bool_]:
     """Morphological dilation by a square that reaches `width` pixels in every direction."""
     out = visible
@@ -110,7 +217,7 @@ def dilate(visible: NDArray[np.bool_], width: int) -> NDArray[np.bool_]:
     return out
 
 
-def _colours(heat: NDArray[np.float64]) -> NDArray[np.float64]:
+def _map_colours(heat: NDArray[np.float64]) -> NDArray[np.float64]:
     """(*shape,) in 0..1 as (*shape, 3) in 0..255."""
     import matplotlib
 
@@ -131,8 +238,8 @@ def _fade_unseen(painted: NDArray[np.float64], sheet: Sheet) -> NDArray[np.float
     """The part of the original image that the model does not see under a veil, with a grey line around the view."""
     if sheet.in_view is None:
         return painted
-    faded = np.where(sheet.in_view[..., None], painted, _veiled(sheet.image, _UNSEEN))
-    _blend(faded, dilate(sheet.in_view, 2) & ~sheet.in_view, _GREY, 0.8)
+    faded = np.where(sheet.in_view[..., None], painted, _veiled(sheet.image, UNSEEN))
+    _blend(faded, dilate(sheet.in_view, 2) & ~sheet.in_view, UNSEEN_EDGE, 0.8)
     return faded
 
 
@@ -141,7 +248,7 @@ def _outline(painted: NDArray[np.float64], sheet: Sheet) -> NDArray[np.float64]:
 
     The outer line lies outside of the explanation, those of inner levels inside, so that both can be seen where they meet.
     """
-    _draw_box(painted, sheet)
+    _draw_own_box(painted, sheet)
     sets = [(number, enlarge(visible, sheet.scale)) for number, visible in sheet.sets]
     shown = np.any([visible for _, visible in sets], axis=0)
     width = ceil(max(shown.shape) / (420 if len(sets) == 1 else 250))
@@ -150,15 +257,18 @@ def _outline(painted: NDArray[np.float64], sheet: Sheet) -> NDArray[np.float64]:
         shade = dilate(line, width) & ~line & ~shown
         touching = visible & dilate(shown & ~visible, width)  # where two meet, the line is inside
         line = (line & ~shown) | touching
-        _blend(painted, shade, _DARK, 0.8)
-        _blend(painted, line, colour_of(number), 0.9)
+        _blend(painted, shade, DARK, 0.8)
+        _blend(painted, line, rgb_of(COLOURS[number % len(COLOURS)]), 0.9)
     for number, level in reversed(list(enumerate(sheet.inner))):
-        _draw_level(painted, enlarge(level, sheet.scale), line_of(number, len(sheet.inner) + 1), width)
+        style, level = line_of(number, len(sheet.inner) + 1), enlarge(level, sheet.scale)
+        line = level & dilate(~level, max(1, round(width * style.width)))
+        _blend(painted, dilate(line, max(1, width // 2)) & level, DARK, 0.75)
+        _blend(painted, line, rgb_of(style.colour), 0.95)
     return painted
 
 
-def _draw_box(painted: NDArray[np.float64], sheet: Sheet) -> NDArray[np.float64]:
-    """The box of a detector, where there is one."""
+def _draw_own_box(painted: NDArray[np.float64], sheet: Sheet) -> NDArray[np.float64]:
+    """The explained box of a detector, where there is one."""
     if sheet.box is not None:
         draw_box(painted, [side * sheet.scale for side in sheet.box])
     return painted
@@ -171,38 +281,15 @@ def draw_box(painted: NDArray[np.float64], box: Sequence[float], width: int | No
     left, top, right, bottom = (round(side) for side in box)
     rows, columns = np.arange(h)[:, None], np.arange(w)[None, :]
     inside = (rows >= top) & (rows < bottom) & (columns >= left) & (columns < right)
-    line = inside & dilate(~inside | _border(inside.shape), width)
-    _blend(painted, dilate(line, max(1, width // 2)), _DARK, 0.7)
+    outside = ~inside
+    outside[[0, -1], :] = outside[:, [0, -1]] = True  # so that there is a line at the edge of the image too
+    line = inside & dilate(outside, width)
+    _blend(painted, dilate(line, max(1, width // 2)), DARK, 0.7)
     _blend(painted, line & ((rows + columns) // (6 * width) % 2 == 0), rgb_of(BOX_COLOUR), 0.95)
-
-
-def _border(shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """The outermost pixels."""
-    border = np.ones(shape, bool)
-    border[1:-1, 1:-1] = False
-    return border
-
-
-def _draw_level(painted: NDArray[np.float64], level: NDArray[np.bool_], line: ContourLine, unit: int) -> None:
-    """A line along the inner edge of a level, on a dark one."""
-    width = max(1, round(unit * line.width))
-    drawn = level & dilate(~level, width)
-    _blend(painted, dilate(drawn, max(1, unit // 2)) & level, _DARK, 0.75)
-    _blend(painted, drawn, rgb_of(line.colour), 0.95)
 
 
 def _blend(painted: NDArray[np.float64], where: NDArray[np.bool_], colour: NDArray[np.float64], weight: float) -> None:
     painted[where] = (1 - weight) * painted[where] + weight * colour
-
-
-def colour_of(number: int) -> NDArray[np.float64]:
-    """The colour of an explanation, from 0, as RGB in 0..255."""
-    return rgb_of(COLOURS[number % len(COLOURS)])
-
-
-def rgb_of(colour: str) -> NDArray[np.float64]:
-    """A colour such as #00d5ff as RGB in 0..255."""
-    return np.array(list(bytes.fromhex(colour[1:])), np.float64)
 
 
 def _finish(painted: NDArray[Any], sheet: Sheet) -> Painted:

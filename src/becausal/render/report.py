@@ -1,99 +1,79 @@
-"""The report: one self-contained HTML page about an explanation."""
+"""The report: one self-contained HTML page about an explanation, with the command that reproduces it."""
 
-from dataclasses import fields
+import shlex
+from dataclasses import replace
 from typing import Any
 
-from becausal.core.explanation import ExplanationRecord
-from becausal.core.options import flag_of
+from becausal.core.explanation import ExplanationRecord, NamedScore
+from becausal.core.options import as_words, list_options, option_words
 from becausal.core.request import Request
-from becausal.render.command import format_command
+from becausal.render import wording
+from becausal.render.colours import AGAINST, COLOURS, SHADES, ZONES, line_of, shade_of
 from becausal.render.figures import signal_png
-from becausal.render.limits import describe_stop
+from becausal.render.numbers import format_confidence
 from becausal.render.pages import data_uri, format_shape, render_page
-from becausal.render.painting import (
-    COLOURS,
-    as_png,
-    colour_stops,
-    line_of,
-    paint_explanation,
-    paint_image,
-    paint_map,
-    paint_mutant,
-)
+from becausal.render.painting import as_png, colour_stops, paint_explanation, paint_image, paint_map, paint_mutant
 from becausal.render.sheets import lay_out, lay_out_original, slices_of
-from becausal.render.signals import SHADES, shade_of
-from becausal.render.wording import (
-    as_text,
-    describe_checks,
-    describe_extent,
-    describe_pieces,
-    describe_purpose,
-    describe_target,
-    format_confidence,
-    headline,
-    list_claims,
-    question,
-    unit_name,
-)
 
 _ALWAYS = ("method", "options", "fills", "seed", "grain", "max_calls")  # options that have a row in every report
 
 
 def render_report(explanation: ExplanationRecord) -> str:
     """The page as text; no scripts, no external fonts, images or styles."""
+    images = {"signal": ""}
+    if explanation.visible.ndim == 1:
+        images["signal"] = data_uri(signal_png(explanation))
+    else:
+        sheet, original = lay_out(explanation), lay_out_original(explanation)
+        for name, paint in (("view", paint_image), ("explanation", paint_explanation), ("map", paint_map)):
+            images[name] = data_uri(as_png(paint(original), original))
+        if explanation.checks.necessary is not None:
+            images["rest"] = data_uri(as_png(paint_mutant(sheet, ~sheet.visible), sheet))
+    rival = wording.close_rival(explanation)
     return render_page(
         "report.html",
         explanation=explanation,
-        question=as_text(question(explanation)),
-        headline=headline(explanation),
-        unit=unit_name(explanation),
-        stopped=describe_stop(explanation),
-        images=_paint_images(explanation),
+        question=wording.as_text(wording.question(explanation)),
+        verdict=wording.verdict(explanation),
+        answer=wording.answer(explanation),
+        unit=wording.unit_name(explanation),
+        stopped=wording.describe_stop(explanation),
+        images=images,
         levels=_list_levels(explanation),
+        against=wording.describe_against(explanation, "masking these {}"),
+        against_colour=AGAINST,
         several=_list_sets(explanation) if explanation.others else [],
+        zones=[(ZONES[zone][0], name, meaning) for zone, name, meaning in wording.list_zones(explanation)],
         colour_stops=colour_stops(),
         view=_describe_view(explanation),
-        described=describe_checks(explanation),
-        target=describe_target(explanation),
+        masked=wording.describe_masked(explanation),
+        target=wording.describe_target(explanation),
         command=format_command(explanation),
+        rival=rival,
+        rival_command="" if rival is None else format_command(explanation, target=rival),
         details=_list_details(explanation),
     )
 
 
-def _paint_images(explanation: ExplanationRecord) -> dict[str, str]:
-    """The images of the page as data URIs; a single figure for a signal."""
-    if explanation.visible.ndim == 1:
-        return {"signal": data_uri(signal_png(explanation))}
-    view, original = lay_out(explanation), lay_out_original(explanation)
-    painted = {
-        "view": (paint_image(original), original),
-        "explanation": (paint_explanation(original), original),
-        "map": (paint_map(original), original),
-    }
-    if explanation.checks.necessary is not None:
-        painted["rest"] = (paint_mutant(view, ~view.visible), view)
-    return {"signal": ""} | {name: data_uri(as_png(pixels, sheet)) for name, (pixels, sheet) in painted.items()}
-
-
 def _list_levels(explanation: ExplanationRecord) -> list[dict[str, Any]]:
-    """Each level, the smallest first: its line, its numbers, and the model input that shows it alone, empty for a signal."""
+    """Each set, the largest first: its line, its checks, and the model input that shows it alone, empty for a signal."""
     count, is_signal = len(explanation.levels), explanation.visible.ndim == 1
     sheet = None if is_signal else lay_out(explanation)
     sets = () if sheet is None else (*sheet.inner, sheet.visible)
-    return [
+    found = [
         {
             "name": level.name,
-            "purpose": describe_purpose(level, explanation),
+            "line": wording.describe_line(level, explanation),
+            "extent": wording.describe_level(level),
             "colour": shade_of(number, count) if is_signal else line_of(number, count).colour,
-            "size": level.size,
-            "pieces": describe_pieces(level),
             "alone": format_confidence(level.checks.confidence),
             "sufficient": level.checks.sufficient,
-            "claims": ", ".join(claim for claim in list_claims(level) if not claim.startswith("confidence")),
+            "checks": wording.describe_checks(explanation, level),
             "image": "" if sheet is None else data_uri(as_png(paint_mutant(sheet, sets[number]), sheet)),
         }
         for number, level in enumerate(explanation.levels)
     ]
+    return found[::-1]
 
 
 def _list_sets(explanation: ExplanationRecord) -> list[dict[str, Any]]:
@@ -104,8 +84,8 @@ def _list_sets(explanation: ExplanationRecord) -> list[dict[str, Any]]:
         {
             "number": number + 1,
             "colour": colours[number % len(colours)],
-            "extent": describe_extent(found),
-            "claims": ", ".join(list_claims(found)),
+            "extent": wording.describe_extent(found),
+            "claims": ", ".join(wording.list_claims(found)),
             "image": "" if sheet is None else data_uri(as_png(paint_explanation(sheet.only(number)), sheet)),
         }
         for number, found in enumerate(explanation.sets)
@@ -127,23 +107,21 @@ def _describe_view(explanation: ExplanationRecord) -> str:
     return f"{original}; the model sees {where}, as {size}."
 
 
-def _shorten_names(key: str, value: Any) -> Any:
-    return f"{len(value)} names" if key == "labels" and isinstance(value, list) else value
-
-
-def _list_asked(request: Request) -> list[tuple[Any, Any]]:
-    """What was asked for besides the rows that every report has, with the options that say so; defaults are left out."""
+def _list_asked(request: Request) -> list[tuple[str, Any]]:
+    """What was asked for besides the rows that every report has, by option; defaults are left out."""
     asked = request.record()
     return [
-        (item, "yes" if asked[item.name] is True else asked[item.name])
-        for item in fields(request)
-        if "option" in item.metadata and item.name not in _ALWAYS and getattr(request, item.name) != item.default
+        (option.flag.removeprefix("--"), "yes" if asked[option.name] is True else asked[option.name])
+        for option in list_options(type(request))
+        if option.name not in _ALWAYS and getattr(request, option.name) != option.default
     ]
 
 
 def _list_details(explanation: ExplanationRecord) -> dict[str, list[tuple[str, Any]]]:
     """Tables of everything needed to reproduce the explanation, by heading."""
-    origin, stats = explanation.origin, explanation.stats
+    origin, stats, loading = explanation.origin, explanation.stats, dict(explanation.origin.loading)
+    if isinstance(names := loading.get("labels"), list):
+        loading["labels"] = f"{len(names)} names"
     return {
         "Image and model": [
             ("image", origin.image),
@@ -151,21 +129,54 @@ def _list_details(explanation: ExplanationRecord) -> dict[str, list[tuple[str, A
             ("model", origin.model),
             ("model, sha256", origin.model_sha256 or "not a file"),
             ("preprocessing", origin.preprocess),
-            *((f"loading: {key}", _shorten_names(key, value)) for key, value in origin.loading.items()),
+            *((f"loading: {key}", value) for key, value in loading.items()),
             ("view", f"{format_shape(explanation.view.shape)}, {explanation.view.dtype}"),
             *((f"frame: {key}", format_shape(value)) for key, value in explanation.frame.record().items()),
         ],
         "Search": [
             ("method", origin.method),
             *((f"option: {key}", value) for key, value in origin.options.items()),
-            ("fill", ", ".join(origin.fills)),
-            ("seed", origin.seed),
+            ("fill", ", ".join(origin.request.fills)),
+            ("seed", origin.request.seed),
             ("grain", "none" if origin.grain is None else f"{origin.grain} px"),
-            ("maximum model calls", "none" if origin.max_calls is None else origin.max_calls),
-            *((flag_of(item).removeprefix("--"), value) for item, value in _list_asked(origin.request)),
+            ("maximum model calls", "none" if origin.request.max_calls is None else origin.request.max_calls),
+            *_list_asked(origin.request),
             ("stopped by", explanation.stopped_by),
             ("model calls", f"{stats.calls:,} in {stats.batches:,} batches ({stats.asked:,} queries with repetitions)"),
             ("seconds", f"{stats.seconds:.2f}, including {stats.model_seconds:.2f} in the model"),
         ],
         "Versions": list(origin.versions.items()),
     }
+
+
+def format_command(explanation: ExplanationRecord, *, target: NamedScore | None = None) -> str:
+    """The command line that reproduces the explanation from any folder, on several lines; defaults are left out.
+
+    target: another label, to ask about that one instead.
+    """
+    origin, request = explanation.origin, explanation.origin.request
+    loading = dict(origin.loading)
+    if not isinstance(loading.get("labels", ""), str):  # names, which were read from a file, as a rule
+        loading["labels"] = origin.path_of("labels")
+    loading_words = [
+        word
+        for name, value in loading.items()
+        if not isinstance(value, dict)  # a normalisation of one's own can be given from Python only
+        for word in option_words(f"--{name.replace('_', '-')}", value)
+    ]
+    asked = request.record() | {"method": origin.method, "fills": origin.request.fills, "top": explanation.target.top}
+    if origin.method != request.method:  # an explainer, given in Python
+        asked["options"] = origin.options
+    if target is not None:
+        asked["target"] = target.label
+    if explanation.target.against is not None and request.against is None:
+        asked["against"] = explanation.target.against
+    usual = Request()  # what was chosen for the image, where nothing was asked for
+    if replace(request, fills=usual.fills, holds=None).share_held == request.holds and request.fills == ("grey",):
+        asked |= {"fills": usual.fills, "holds": None}
+    lines = [
+        ["becausal", "explain", origin.path_of("image") or origin.image],
+        ["--model", origin.model, *loading_words],
+        as_words(Request, asked),
+    ]
+    return " \\\n    ".join(shlex.join(line) for line in lines if line)

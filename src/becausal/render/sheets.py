@@ -34,35 +34,22 @@ class Tile:
 
 @dataclass(frozen=True)
 class Sheet:
-    """Everything that is painted, in pixels of the view, or of the original image.
+    """Everything that is painted, in pixels of the view, or of the original image."""
 
-    Attributes:
-        image: (h, w, 3) uint8, the view or the original image.
-        background: (h, w, 3) uint8, what masked pixels become.
-        visible: (h, w) bool, the explanation.
-        heat: (h, w) float, the map divided by its largest absolute value.
-        in_tile: (h, w) bool, False in the gaps between tiles.
-        tiles: The slices; one for an image.
-        scale: Integer factor by which the sheet is enlarged.
-        others: Further explanations, each (h, w) bool.
-        number: Which explanation `visible` is, from 0; it decides on the colour.
-        inner: The levels inside the explanation, smallest first, each (h, w) bool.
-        in_view: (h, w) bool, the part of the original image that the model sees; None where that is all of it.
-        box: Left, top, right and bottom of the explained box of a detector.
-    """
-
-    image: NDArray[np.uint8]
-    background: NDArray[np.uint8]
-    visible: NDArray[np.bool_]
-    heat: NDArray[np.float64]
-    in_tile: NDArray[np.bool_]
-    tiles: tuple[Tile, ...]
-    scale: int
-    others: tuple[NDArray[np.bool_], ...] = ()
-    number: int = 0
-    inner: tuple[NDArray[np.bool_], ...] = ()
-    in_view: NDArray[np.bool_] | None = None
-    box: Box | None = None
+    image: NDArray[np.uint8]  # (h, w, 3), the view or the original image
+    background: NDArray[np.uint8]  # (h, w, 3), what masked pixels become
+    visible: NDArray[np.bool_]  # (h, w), the explanation
+    heat: NDArray[np.float64]  # (h, w), the map divided by its largest absolute value
+    in_tile: NDArray[np.bool_]  # (h, w), False in the gaps between tiles
+    tiles: tuple[Tile, ...]  # the slices; one for an image
+    scale: int  # by which the sheet is enlarged
+    others: tuple[NDArray[np.bool_], ...] = ()  # further explanations, each (h, w)
+    number: int = 0  # which explanation `visible` is; it decides on the colour
+    inner: tuple[NDArray[np.bool_], ...] = ()  # the sets inside the explanation, smallest first, each (h, w)
+    zones: NDArray[np.uint8] | None = None  # (h, w), see `Zone`; None for a map without
+    against: NDArray[np.bool_] | None = None  # (h, w), what speaks against the label
+    in_view: NDArray[np.bool_] | None = None  # (h, w), what the model sees of the original image; None: all of it
+    box: Box | None = None  # the explained box of a detector
 
     @property
     def sets(self) -> Iterator[tuple[int, NDArray[np.bool_]]]:
@@ -71,7 +58,7 @@ class Sheet:
 
     def only(self, number: int) -> "Sheet":
         """The sheet with one explanation of several, in its own colour."""
-        return replace(self, visible=(self.visible, *self.others)[number], others=(), number=number, inner=())
+        return replace(self, visible=(self.visible, *self.others)[number], others=(), number=number, inner=(), against=None)
 
 
 def lay_out(explanation: ExplanationRecord) -> Sheet:
@@ -105,6 +92,8 @@ def lay_out(explanation: ExplanationRecord) -> Sheet:
         scale=choose_scale(shape),
         others=tuple(arrange(other.visible) for other in explanation.others),
         inner=tuple(arrange(level.visible) for level in explanation.levels[:-1]),
+        zones=None if explanation.zones is None else arrange(explanation.zones),
+        against=None if explanation.against is None else arrange(explanation.against.visible),
         box=explanation.target.box,
     )
 
@@ -114,8 +103,14 @@ def lay_out_original(explanation: ExplanationRecord) -> Sheet:
     original = explanation.original
     if original is None or explanation.visible.ndim != 2:
         return lay_out(explanation)
-    image = _resize_smoothly(original, max(ORIGINAL_SIDE, *explanation.frame.resized))
+    image = np.asarray(original, np.uint8)
     h, w = image.shape[:2]
+    factor = min(MAX_SIDE, max(ORIGINAL_SIDE, *explanation.frame.resized)) / max(h, w)
+    if factor > 1:  # enlarged linearly
+        larger = Frame((max(1, round(h * factor)), max(1, round(w * factor))), (h, w), (0, 0), (h, w))
+        channels = [larger.to_original(original[..., channel].astype(np.float32)) for channel in range(3)]
+        image = np.asarray(np.rint(np.stack(channels, axis=-1)), np.uint8)
+        h, w = image.shape[:2]
     frame = replace(explanation.frame, original=(h, w))
     in_view = frame.to_original(np.ones(frame.grid, bool))
     return Sheet(
@@ -128,29 +123,16 @@ def lay_out_original(explanation: ExplanationRecord) -> Sheet:
         scale=1,
         others=tuple(frame.to_original(other.visible) for other in explanation.others),
         inner=tuple(frame.to_original(level.visible) for level in explanation.levels[:-1]),
+        zones=None if explanation.zones is None else frame.to_original(explanation.zones),
+        against=None if explanation.against is None else frame.to_original(explanation.against.visible),
         in_view=None if in_view.all() else in_view,
         box=None if explanation.target.box is None else frame.box_to_original(explanation.target.box),
     )
 
 
-def _resize_smoothly(image: Pixels, side: int) -> NDArray[np.uint8]:
-    """The image, linearly enlarged so that its longest side has `side` pixels, at most MAX_SIDE; a larger one as it is."""
-    h, w = image.shape[:2]
-    factor = min(side, MAX_SIDE) / max(h, w)
-    if factor <= 1:
-        return np.asarray(image, np.uint8)
-    larger = Frame((max(1, round(h * factor)), max(1, round(w * factor))), (h, w), (0, 0), (h, w))
-    channels = [larger.to_original(image[..., channel].astype(np.float32)) for channel in range(3)]
-    return np.asarray(np.rint(np.stack(channels, axis=-1)), np.uint8)
-
-
 def slices_of(explanation: ExplanationRecord) -> tuple[int, ...]:
-    """The slices of a volume that are shown: they intersect one of the explanations."""
-    return choose_slices(np.any([found.visible for found in explanation.sets], axis=0))
-
-
-def choose_slices(visible: NDArray[np.bool_]) -> tuple[int, ...]:
-    """Up to MAX_SLICES evenly spaced indices along the first axis, among the slices that intersect the explanation."""
+    """Up to MAX_SLICES evenly spaced indices along the first axis, among the slices that intersect an explanation."""
+    visible = np.any([found.visible for found in explanation.sets], axis=0)
     depths = np.flatnonzero(visible.any(axis=(1, 2)))
     if not len(depths):
         depths = np.arange(len(visible))

@@ -1,12 +1,23 @@
-"""Numbers and results in plain words, the same on pages, in figures and on the command line."""
+"""Every sentence about an explanation, the same on pages, in figures and on the command line.
+
+In this order: the question and the headline, the target, the sets, checks, and what ended a search.
+"""
 
 import math
 from dataclasses import dataclass
 
-from becausal.core.checks import CheckedSet, Level
+import numpy as np
+
+from becausal.core.checks import Certificate, CheckedSet, Level
+from becausal.core.contracts import Zone
 from becausal.core.explanation import ExplanationRecord, NamedScore
+from becausal.core.metrics import Transfer
 from becausal.core.targets import OVERLAP
-from becausal.render.certificates import describe_certificate, describe_share
+from becausal.render.numbers import format_confidence, format_count, format_share
+
+UNSURE = 0.5  # below this confidence, the other labels together are likelier than the one that is explained
+CLOSE = 0.5  # a label with this share of the explained one's confidence is close
+FRAGILE = 0.5  # a set that keeps the label on a smaller share of random backgrounds depends on the fill
 
 
 @dataclass(frozen=True)
@@ -19,14 +30,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Check:
-    """One property of an explanation in words.
-
-    Attributes:
-        name: The property, e.g. sufficient.
-        holds: Whether it holds; None where that is neither good nor bad.
-        answer: The result in a few words.
-        meaning: What the result means.
-    """
+    """One property of an explanation in words. holds: None where that is neither good nor bad."""
 
     name: str
     holds: bool | None
@@ -34,34 +38,9 @@ class Check:
     meaning: str
 
 
-def format_share(share: float) -> str:
-    """A share in per cent with two significant digits: 3.1 %, 0.042 %, 28 %."""
-    percent = 100 * share
-    if percent >= 9.95 or percent == 0:
-        return f"{percent:.0f} %"
-    return f"{percent:.{max(1, 1 - math.floor(math.log10(percent)))}f} %"
-
-
-def format_confidence(confidence: float) -> str:
-    """A probability with two decimals, never rounded to 0 or 1; empty for NaN (a model that returns labels only)."""
-    if math.isnan(confidence):
-        return ""
-    if 0.995 <= confidence < 1:
-        return ">0.99"
-    if 0 < confidence < 0.005:
-        return "<0.01"
-    return f"{confidence:.2f}"
-
-
 def format_label(explanation: ExplanationRecord) -> str:
     """The label and, if known, the model's confidence in it on the whole view: bus (0.97)."""
-    confidence = format_confidence(explanation.confidence)
-    return f"{explanation.label} ({confidence})" if confidence else explanation.label
-
-
-def format_count(number: int, noun: str) -> str:
-    """1 piece, 2 pieces, 1,555 pixels, 3 boxes."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}{'es' if noun.endswith('x') else 's'}"
+    return as_text(_scored(_own_label(explanation)))
 
 
 def unit_name(found: CheckedSet) -> str:
@@ -70,40 +49,94 @@ def unit_name(found: CheckedSet) -> str:
 
 
 def headline(explanation: ExplanationRecord) -> tuple[Span, ...]:
-    """What the model says of the whole view, what the explanation alone keeps, and how little keeps the label."""
-    unit, share = unit_name(explanation), format_share(explanation.size)
-    spans = [Span("The model says "), *_scored(_top_label(explanation)), Span(". ")]
+    """What the model says of the whole view, and the answer to why."""
+    return (*verdict(explanation), Span(" "), *answer(explanation))
+
+
+def verdict(explanation: ExplanationRecord) -> tuple[Span, ...]:
+    """What the model says of the whole view, and whether it is sure."""
+    top = _top_label(explanation)
     if explanation.target.box is not None:
-        spans = [Span("The detector finds "), *_scored(_top_label(explanation)), Span(f" {describe_box(explanation)}. ")]
-    elif _top_label(explanation) is None:  # known to be among the top, no more
+        return Span("The detector finds "), *_scored(top), Span(f" {describe_box(explanation)}.")
+    if top is None:  # known to be among the top, no more
         confidence = format_confidence(explanation.confidence)
-        spans = [Span("The model gives "), Span(explanation.label, True), Span(f" a confidence of {confidence}. ")]
-    if explanation.checks.sufficient:
-        spans += [Span(f"{share} of the {unit}s ({explanation.pixels:,}) alone "), *_kept(explanation)]
-        spans.append(Span(_describe_confidence(explanation)))
-        if explanation.level.certificate is not None:
-            spans.append(Span(f", and keep it on {describe_share(explanation.level.certificate)}"))
-        if explanation.origin.contrast and explanation.checks.necessary:
-            spans.append(Span(f", and when they are masked, {_lost(explanation)} is lost"))
-        spans.append(Span("."))
-    else:
-        spans.append(Span(f"No sufficient set was found; the best candidate has {share} of the {unit}s."))
-    smallest = explanation.levels[0]
-    if smallest.pixels < explanation.pixels and smallest.checks.sufficient:
-        alone = format_confidence(smallest.checks.confidence)
-        what = f"{_subject(explanation)} alone" if smallest.share == 0 else describe_purpose(smallest, explanation)
-        size = f"{format_share(smallest.size)} ({smallest.pixels:,})"
-        spans.append(Span(f" {size} are enough for {what}" + (f" (confidence {alone})." if alone else ".")))
+        return Span("The model gives "), Span(explanation.label, True), Span(f" a confidence of {confidence}.")
+    doubt = describe_doubt(explanation)
+    return Span("The model says "), *_scored(top), Span(f". It is not sure: {doubt}." if doubt else ".")
+
+
+def answer(explanation: ExplanationRecord) -> tuple[Span, ...]:
+    """Which pixels are enough, and which of them are the core."""
+    last, first = explanation.level, explanation.levels[0]
+    if not last.checks.sufficient:
+        size = f"{format_share(last.size)} of the {unit_name(last)}s"
+        return (Span(f"No set was found that is enough; the best candidate has {size}."),)
+    spans = _tell(last, explanation)
+    if first.pixels < last.pixels and first.checks.sufficient:
+        spans += [Span(" "), *_tell(first, explanation, is_inside=True)]
+    elif last.certificate is None and depends_on_fill(last):
+        spans.append(Span(f" This set depends on the fill: it {_count_kept(last.checks.transfer)}."))
     if explanation.others:
         count = len(explanation.others)
-        spans.append(Span(f" {format_count(count, 'further set')} {'is' if count == 1 else 'are'} sufficient as well."))
+        spans.append(Span(f" {format_count(count, 'further set')} {'is' if count == 1 else 'are'} enough as well."))
     return tuple(spans)
+
+
+def _tell(level: Level, explanation: ExplanationRecord, *, is_inside: bool = False) -> list[Span]:
+    """One sentence about a set: how large it is, and what it keeps. is_inside: the set of the sentence before."""
+    unit, share, keeps = unit_name(level), format_share(level.size), _words_of(explanation).keeps
+    if level.certificate is not None:
+        shown = f" (shown on {level.certificate.kept:,} of {level.certificate.asked:,} fresh ones)."
+        start = Span(f"{share} of the {unit}s are enough: they ")
+        return [start, *keeps, Span(f" on {describe_share(level.certificate)}{shown}")]
+    core = ", the core," if level.name == "core" else ""
+    spans = [Span(f"Among them, {share} of all {unit}s{core} " if is_inside else f"{share} of the {unit}s{core} ")]
+    alone, whole = format_confidence(level.checks.confidence), format_confidence(explanation.confidence)
+    noun, of = ("score" if explanation.target.box is not None else "confidence"), f"{alone} of {whole}" if whole else alone
+    if level.share > 0 and is_plain(explanation):
+        spans.append(Span("keep "))
+    else:
+        spans += [*keeps, *([Span(" and ")] if level.share > 0 else [])]
+    if level.share > 0:
+        kept = f"the {noun}" if core else f"{format_share(level.share)} of the {noun}"
+        spans.append(Span(kept + (f" ({of})" if alone else "")))
+    elif alone:
+        spans.append(Span(f" ({noun} {alone})"))
+    end = f" with everything else {describe_masked(explanation)}"
+    if explanation.origin.request.contrast and level.checks.necessary:
+        end += f", and when they are masked, {' or '.join(_kept(level, explanation))} is lost"
+    return [*spans, Span(f"{end}.")]
+
+
+def describe_masked(explanation: ExplanationRecord) -> str:
+    """What masked pixels become: in the plain fill; replaced by blur and by noise."""
+    fills = explanation.origin.request.fills
+    if len(fills) == 1 and not fills[0].startswith(("blur", "noise", "inpaint", "image:")):
+        return "in the plain fill"
+    return f"replaced by {' and by '.join(fills)}"
+
+
+def describe_doubt(explanation: ExplanationRecord) -> str:
+    """That the model itself is not sure of the label it was asked about; empty where it is, or where nobody knows."""
+    top = _top_label(explanation)
+    if top is None or not is_plain(explanation) or explanation.target.box is not None:
+        return ""
+    low = ["its confidence is below one half"] if top.confidence < UNSURE else []
+    rival = close_rival(explanation)
+    return ", and ".join(low + ([] if rival is None else [f"{as_text(_scored(rival))} is close"]))
+
+
+def close_rival(explanation: ExplanationRecord) -> NamedScore | None:
+    """The label that comes next, where the model gives it at least half of the explained label's confidence."""
+    found = explanation.runner_up
+    if found is None or not is_plain(explanation) or found.label_id == explanation.label_id:
+        return None
+    return found if found.confidence >= CLOSE * explanation.confidence else None
 
 
 def question(explanation: ExplanationRecord) -> tuple[Span, ...]:
     """What was asked, as a short title: Why bus (0.97)? Why cougar (0.81) rather than lion?"""
-    target = explanation.target
-    label = _scored(NamedScore(explanation.label, explanation.label_id, explanation.confidence))
+    target, label = explanation.target, _scored(_own_label(explanation))
     if target.box is not None:
         return Span("Why "), *label, Span(f" {describe_box(explanation)}?")
     if target.against is not None:
@@ -124,11 +157,15 @@ def is_plain(explanation: ExplanationRecord) -> bool:
     return target.top == 1 and target.against is None and target.threshold is None
 
 
+def _own_label(explanation: ExplanationRecord) -> NamedScore:
+    return NamedScore(explanation.label, explanation.label_id, explanation.confidence)
+
+
 def _top_label(explanation: ExplanationRecord) -> NamedScore | None:
     """What the model says of the whole view; None where only the explained label is known, and need not be it."""
-    own = NamedScore(explanation.label, explanation.label_id, explanation.confidence)
-    if explanation.target.threshold is not None:  # each label above the threshold is an answer
-        return own
+    own = _own_label(explanation)
+    if explanation.target.threshold is not None:  # each label above the model's threshold is an answer, and no other
+        return own if explanation.target.share is None else None
     return explanation.top or (own if is_plain(explanation) or explanation.confidence > 0.5 else None)
 
 
@@ -137,30 +174,6 @@ def _scored(score: NamedScore | None) -> tuple[Span, ...]:
         return ()
     confidence = format_confidence(score.confidence)
     return (Span(score.label, True), Span(f" ({confidence})")) if confidence else (Span(score.label, True),)
-
-
-def _kept(explanation: ExplanationRecord) -> tuple[Span, ...]:
-    """What the explanation alone does, as the end of a sentence."""
-    target, label, top = explanation.target, Span(explanation.label, True), _top_label(explanation)
-    if target.box is not None:
-        return (Span("keep this box"),)
-    if target.threshold is not None:
-        return Span("keep "), label, Span(f" at a probability of at least {target.threshold:g}")
-    own: tuple[Span, ...] = (label,)
-    if top is not None and top.label_id != explanation.label_id:
-        own = _scored(NamedScore(explanation.label, explanation.label_id, explanation.confidence))
-    if target.against is not None:
-        return Span("keep "), *own, Span(" ahead of "), Span(_rival(explanation), True)
-    if target.top > 1:
-        return Span("keep "), *own, Span(f" among the top {target.top} labels")
-    return Span("keep "), label
-
-
-def _describe_confidence(explanation: ExplanationRecord) -> str:
-    """The confidence that the explanation alone keeps, or has to keep where it was not measured; empty without scores."""
-    if alone := format_confidence(explanation.checks.confidence):
-        return f" with a confidence of {alone}"
-    return f" with a confidence of at least {_format_floor(explanation)}" if explanation.target.floor > 0 else ""
 
 
 def _rival(explanation: ExplanationRecord) -> str:
@@ -176,16 +189,51 @@ def _format_floor(explanation: ExplanationRecord) -> str:
     return f"{floor:.2f}" if floor >= 0.01 else f"{floor:.1g}"
 
 
-def describe_extent(found: CheckedSet) -> str:
-    """The size of an explanation: 0.56 % of the view: 92 pixels in 3 pieces with 1 hole."""
-    return f"{format_share(found.size)} of the view: {describe_pieces(found)}"
+@dataclass(frozen=True)
+class _TargetWords:
+    """A target in words. subject: a noun. keeps: the end of "these pixels alone". rule: as a condition."""
+
+    subject: str
+    keeps: tuple[Span, ...]
+    rule: str
 
 
-def describe_pieces(found: CheckedSet) -> str:
-    """The pixels of a set and their shape: 92 pixels in 3 pieces with 1 hole."""
-    count = format_count(found.pixels, unit_name(found))
-    holes = found.holes if found.visible.ndim > 1 else 0  # a gap in a signal is no hole
-    return f"{count} in {format_count(found.pieces, 'piece')}" + (f" with {format_count(holes, 'hole')}" if holes else "")
+def _words_of(explanation: ExplanationRecord) -> _TargetWords:
+    """What is said of each kind of target."""
+    target, label, top = explanation.target, explanation.label, _top_label(explanation)
+    own: tuple[Span, ...] = (Span(label, True),)
+    if target.box is not None:
+        score = max(target.threshold or 0.0, target.floor)
+        rule = f"a box of {label} that overlaps this one (IoU at least {OVERLAP:g}) is still found"
+        return _TargetWords("the box", (Span("keep this box"),), f"{rule}, with a score of at least {score:.2g}")
+    floor = f", with a confidence of at least {_format_floor(explanation)}" if target.floor > 0 else ""
+    if target.threshold is not None:
+        least = f"a probability of at least {target.threshold:.3g}"
+        return _TargetWords("the label", (Span("keep "), *own, Span(f" at {least}")), f"{label} has {least}{floor}")
+    if top is not None and top.label_id != explanation.label_id:  # the headline has not told its confidence yet
+        own = _scored(_own_label(explanation))
+    if target.against is not None:
+        rival = _rival(explanation)
+        keeps = Span("keep "), *own, Span(" ahead of "), Span(rival, True)
+        return _TargetWords(f"the lead of {label} over {rival}", keeps, f"{label} stays ahead of {rival}{floor}")
+    if target.top > 1:
+        place = f"among the top {target.top} labels"
+        keeps = Span("keep "), *own, Span(f" {place}")
+        return _TargetWords(f"the place of {label} {place}", keeps, f"{label} stays {place}{floor}")
+    return _TargetWords("the label", (Span("keep "), Span(label, True)), f"{label} stays the top label{floor}")
+
+
+def describe_target(explanation: ExplanationRecord) -> str:
+    """The condition that every sufficient set has to meet."""
+    return _words_of(explanation).rule
+
+
+def _kept(level: Level, explanation: ExplanationRecord) -> list[str]:
+    """What a set keeps: the label, and where it matters, 90 % of its confidence."""
+    subject = _words_of(explanation).subject
+    if explanation.target.floor <= 0 or level.share <= 0 or level.certificate is not None:
+        return [subject]
+    return [subject, f"{format_share(level.share)} of its confidence"]
 
 
 def describe_box(explanation: ExplanationRecord) -> str:
@@ -198,21 +246,38 @@ def describe_corners(box: tuple[float, float, float, float]) -> str:
     return f"at {box[0]:.0f},{box[1]:.0f} to {box[2]:.0f},{box[3]:.0f}"
 
 
+def describe_extent(found: CheckedSet) -> str:
+    """The size of an explanation: 0.56 % of the view: 92 pixels in 3 pieces with 1 hole."""
+    return f"{format_share(found.size)} of the view: {describe_pieces(found)}"
+
+
+def describe_pieces(found: CheckedSet) -> str:
+    """The pixels of a set and their shape: 92 pixels in 3 pieces with 1 hole."""
+    count = format_count(found.pixels, unit_name(found))
+    holes = found.holes if found.visible.ndim > 1 else 0  # a gap in a signal is no hole
+    return f"{count} in {format_count(found.pieces, 'piece')}" + (f" with {format_count(holes, 'hole')}" if holes else "")
+
+
 def describe_purpose(level: Level, explanation: ExplanationRecord) -> str:
-    """What a level keeps: the label, half of the confidence, most of the confidence (90 %)."""
+    """What a set keeps, and where: the label on at least 90 % of random backgrounds."""
+    subject = _words_of(explanation).subject
     if level.certificate is not None:
-        return f"{_subject(explanation)} on {describe_share(level.certificate)}"
-    named = {0.0: _subject(explanation), 0.5: "half of the confidence", 0.9: "most of the confidence (90 %)"}
-    return named.get(level.share, f"{format_share(level.share)} of the confidence")
+        return f"{subject} on {describe_share(level.certificate)}"
+    kept = f"{format_share(level.share)} of the confidence" if level.share > 0 else subject
+    return f"{kept}, with everything else {describe_masked(explanation)}"
 
 
-def describe_level(level: Level, explanation: ExplanationRecord) -> str:
-    """A level on one line: its size, the confidence that it keeps alone, and what it is enough for."""
+def describe_level(level: Level) -> str:
+    """A set on one line: its size, and the confidence that it keeps alone."""
     alone = format_confidence(level.checks.confidence)
-    claim = f"{'enough' if level.checks.sufficient else 'NOT enough'} for {describe_purpose(level, explanation)}"
-    if level.certificate is not None:
-        claim = describe_certificate(level.certificate)
-    return ", ".join([describe_extent(level), *([f"confidence {alone}"] if alone else []), claim])
+    return describe_extent(level) + (f", confidence {alone}" if alone else "")
+
+
+def describe_line(level: Level, explanation: ExplanationRecord) -> str:
+    """What a contour line is around: core: 9.0 % of the pixels keep 90 % of the confidence."""
+    verb = "keep" if level.checks.sufficient else "do NOT keep"
+    size = f"{format_share(level.size)} of the {unit_name(level)}s"
+    return f"{level.name}: {size} {verb} {describe_purpose(level, explanation)}"
 
 
 def list_claims(found: CheckedSet) -> list[str]:
@@ -220,8 +285,8 @@ def list_claims(found: CheckedSet) -> list[str]:
     checks = found.checks
     claims = [f"confidence {alone}"] if (alone := format_confidence(checks.confidence)) else []
     claims.append("sufficient" if checks.sufficient else "NOT sufficient")
-    if isinstance(found, Level) and found.certificate is not None:
-        claims.append(f"also on {found.certificate.kept:,} of {found.certificate.asked:,} backgrounds")
+    if checks.transfer is not None:
+        claims.append(f"on {checks.transfer.kept:,} of {checks.transfer.asked:,} random backgrounds")
     if checks.minimal_grain is not None:
         claims.append(f"minimal at {_format_grain(checks.minimal_grain, found)}")
     if checks.necessary is not None:
@@ -234,77 +299,111 @@ def describe_set(found: CheckedSet) -> str:
     return ", ".join([describe_extent(found), *list_claims(found)])
 
 
-def describe_target(explanation: ExplanationRecord) -> str:
-    """The condition that every sufficient set has to meet."""
-    target = explanation.target
-    if target.box is not None:
-        rule = f"a box of {explanation.label} that overlaps this one (IoU at least {OVERLAP:g}) is still found"
-        rule += f", with a score of at least {max(target.threshold or 0.0, target.floor):.2g}"
-        return rule
-    if target.threshold is not None:
-        rule = f"{explanation.label} has a probability of at least {target.threshold:g}"
-    elif target.against is not None:
-        rule = f"{explanation.label} stays ahead of {_rival(explanation)}"
-    elif target.top > 1:
-        rule = f"{explanation.label} stays among the top {target.top} labels"
-    else:
-        rule = f"{explanation.label} stays the top label"
-    floor = f", with a confidence of at least {_format_floor(explanation)}" if target.floor > 0 else ""
-    return rule + floor
+def describe_against(explanation: ExplanationRecord, what: str = "masking {}") -> str:
+    """What was measured of the pixels that speak against the label; empty where there are none. what: their share in it."""
+    against = explanation.against
+    if against is None:
+        return ""
+    size = f"{format_share(float(against.visible.mean()))} of the {unit_name(explanation)}s"
+    before, after = format_confidence(explanation.confidence), format_confidence(against.confidence)
+    return f"{what.format(size)} raises the confidence from {before} to {after}"
 
 
-def describe_checks(explanation: ExplanationRecord) -> list[Check]:
-    """Every check of the (first) explanation."""
-    checks, unit = explanation.checks, unit_name(explanation)
-    kept = " and ".join([_subject(explanation), *_confidence_kept(explanation)])
-    alone, whole = format_confidence(checks.confidence), format_confidence(explanation.confidence)
-    sufficient = f"these {unit}s alone, with all others masked, keep {kept}"
-    if not checks.sufficient:
-        sufficient = f"these {unit}s alone do not keep {kept}"
-    comparison = f"the whole view has {whole}" if alone else "not measured, or the model returns labels only"
-    components = "connected components" if unit == "sample" else "connected components, diagonals excluded"
-    certificate = explanation.level.certificate
+def list_zones(explanation: ExplanationRecord) -> list[tuple[Zone, str, str]]:
+    """The zones of the map, the most needed first: each with its name, and what it means."""
+    if explanation.zones is None:
+        return []
+    lost = f"{_words_of(explanation).subject} holds on random backgrounds"
+    meanings = {
+        Zone.CORE: ("core", "keeps most of the confidence alone"),
+        Zone.ENOUGH: ("rest of enough", f"with it, {lost}"),
+        Zone.BACKUP: ("backup", "takes over where the core is masked"),
+        Zone.CONTEXT: ("context", "adds little"),
+        Zone.AGAINST: ("against", "lowers the confidence a little where it is shown"),
+    }
+    present = {int(zone) for zone in np.unique(explanation.zones)}
+    return [(zone, *meaning) for zone, meaning in meanings.items() if zone in present]
+
+
+def describe_share(certificate: Certificate) -> str:
+    """The share that was required, never rounded: at least 90 % of random backgrounds."""
+    return f"at least {100 * certificate.share:g} % of random backgrounds"
+
+
+def depends_on_fill(found: CheckedSet) -> bool:
+    """Whether a set keeps the label on fewer than half of the random backgrounds."""
+    transfer = found.checks.transfer
+    return transfer is not None and transfer.share < FRAGILE
+
+
+def _count_kept(transfer: Transfer | None) -> str:
+    return "" if transfer is None else f"keeps the label on {transfer.kept:,} of {transfer.asked:,} random backgrounds"
+
+
+def describe_checks(explanation: ExplanationRecord, level: Level | None = None) -> list[Check]:
+    """Every check of a set; of the one that is shown, the last one, by default."""
+    level = explanation.level if level is None else level
+    unit, parts = unit_name(level), _kept(level, explanation)
+    checks, kept, lost, rest = level.checks, " and ".join(parts), " or ".join(parts), describe_masked(explanation)
+    sufficient = f"these {unit}s {'keep' if checks.sufficient else 'do not keep'} {kept} with everything else {rest}"
+    masked = f"when these {unit}s are masked"
+    if checks.necessary is None:
+        necessary = Check("necessary", None, "not checked", f"whether {lost} is lost {masked}")
+    elif checks.necessary:
+        necessary = Check("necessary", True, "yes", f"{masked}, {lost} is lost")
+    else:  # not a defect, and not marked as one: a label may have several causes
+        stays = f"{kept} {'stay' if len(parts) > 1 else 'stays'}"
+        necessary = Check("necessary", None, "no", f"{masked}, {stays}: other regions are enough too")
     return [
         Check("sufficient", checks.sufficient, "yes" if checks.sufficient else "no", sufficient),
-        *([] if certificate is None else [Check("any background", True, "yes", describe_certificate(certificate))]),
-        _describe_minimality(explanation),
-        _describe_necessity(explanation),
-        Check("confidence alone", None, alone or "unknown", comparison),
-        Check("pieces", None, f"{explanation.pieces:,}", components),
+        *_describe_transfer(level),
+        _describe_minimality(level, explanation),
+        necessary,
     ]
 
 
-def _describe_minimality(explanation: ExplanationRecord) -> Check:
-    grain, asked, unit = explanation.checks.minimal_grain, explanation.origin.grain, unit_name(explanation)
+def _describe_transfer(level: Level) -> list[Check]:
+    """How far a set holds: on how many fresh random backgrounds it keeps the label, and what that shows of all of them."""
+    transfer, certificate = level.checks.transfer, level.certificate
+    if certificate is not None:
+        count, sure = f"{certificate.kept:,} of {certificate.asked:,}", f"sure at {100 * certificate.confidence:g} %"
+        if certificate.holds:
+            text = f"keeps the label on {count} fresh ones, so on {describe_share(certificate)} ({sure})"
+            return [Check("random backgrounds", True, "yes", text)]
+        shown = math.floor(1000 * certificate.bound) / 10  # never rounded up
+        text = f"keeps the label on {count} fresh ones, so on at least {shown:g} % of all ({sure}): fewer than asked for"
+        return [Check("random backgrounds", False, "not shown", text)]
+    if transfer is None or not transfer.asked:
+        return []
+    low, high = math.floor(100 * transfer.low), math.ceil(100 * transfer.high)
+    count = f"{transfer.kept:,} of {transfer.asked:,} fresh ones"
+    text = f"keeps the label on {count}, so on {low} to {high} % of all (sure at 95 %)"
+    text += ": this set depends on the fill" if depends_on_fill(level) else ""
+    return [Check("random backgrounds", None, format_share(transfer.share), text)]
+
+
+def _describe_minimality(level: Level, explanation: ExplanationRecord) -> Check:
+    checks, asked, unit = level.checks, explanation.origin.grain, unit_name(level)
+    grain, ended = checks.minimal_grain, explanation.stopped_by != "finished"
     if grain is None:
         if asked is None:
-            return Check("minimal", None, "not checked", "parts of it may be removable")
-        reason = "the search ended before it was proved; " if explanation.stopped_by != "finished" else ""
-        return Check("minimal", None, "not established", f"{reason}parts of it may be removable")
-    side = " × ".join([str(grain)] * explanation.visible.ndim)
+            return Check("minimal", None, "not checked", "some of it may not be needed; --grain N removes what is not")
+        reason = "the search ended before this was shown; " if ended else ""
+        return Check("minimal", None, "not shown", f"{reason}some of it may not be needed")
+    side = " × ".join([str(grain)] * level.visible.ndim)
     cell = f"single {unit}" if grain == 1 else f"cell of {side} {unit}s"
-    tested = f" ({format_count(explanation.checks.cells, 'removal')} tested)" if explanation.checks.cells else ""
-    loss = f"{_lost(explanation)}, or the set's necessity" if explanation.origin.contrast else _lost(explanation)
-    part = f"{cell} that it adds to the level inside it" if len(explanation.levels) > 1 else cell
-    meaning = f"no {part} can be removed without losing {loss}{tested}"
-    if len(explanation.levels) > 1 and not explanation.checks.cells:
-        meaning = "it adds nothing to the level inside it"
-    meaning += f"; {coarser}" if (coarser := describe_coarser_grain(explanation)) else ""
-    return Check("minimal", True, f"yes, at {_format_grain(grain, explanation)}", meaning)
-
-
-def describe_coarser_grain(explanation: ExplanationRecord) -> str:
-    """Why minimality was proved for larger cells than asked for, and how to go on; empty where it was not."""
-    grain, asked = explanation.checks.minimal_grain, explanation.origin.grain
-    if grain is None or asked is None or grain <= asked:
-        return ""
-    effort = explanation.origin.options.get("effort")
-    wanted = f"{_format_grain(asked, explanation)} was asked for, but"
-    if explanation.stopped_by != "finished":
-        return f"{wanted} the search ended before that was proved"
-    if not isinstance(effort, int):
-        return f"{wanted} it was not proved for cells of that size"
-    return f"{wanted} the effort limit of {format_count(effort, 'call')} was reached: for no limit, use --option effort=none"
+    loss = " or ".join(_kept(level, explanation)) + (", or the necessity," if explanation.origin.request.contrast else "")
+    where = f" on at least one of {format_count(len(level.panel), 'recorded background')}" if level.panel else ""
+    meaning = f"every {cell} in it is needed: without it, {loss} is lost{where}"
+    if level.panel and level.share > 0:
+        meaning += f", or {format_share(level.share)} of its confidence with everything else {describe_masked(explanation)}"
+    meaning += f" ({format_count(checks.cells, 'removal')} tested)" if checks.cells else ""
+    if asked is not None and grain > asked and level.certificate is None:  # larger cells than asked for
+        if ended:
+            meaning += f"; the search ended before cells of {_format_grain(asked, level)} were tried"
+        else:
+            meaning += f"; smaller cells can be asked for with --grain {asked}"
+    return Check("minimal", True, f"at {_format_grain(grain, level)}", meaning)
 
 
 def _format_grain(grain: int, found: CheckedSet) -> str:
@@ -312,39 +411,45 @@ def _format_grain(grain: int, found: CheckedSet) -> str:
     return f"{grain} px" if unit == "pixel" else format_count(grain, unit)
 
 
-def _subject(explanation: ExplanationRecord) -> str:
-    """What the target asks to keep, as a noun."""
-    target = explanation.target
-    if target.box is not None:
-        return "the box"
-    if target.threshold is None and target.against is not None:
-        return f"the lead of {explanation.label} over {_rival(explanation)}"
-    if target.threshold is None and target.top > 1:
-        return f"the place of {explanation.label} among the top {target.top} labels"
-    return "the label"
+def describe_stop(explanation: ExplanationRecord) -> str:
+    """A warning for a search that ended early; empty for one that finished."""
+    limit, calls = explanation.origin.request.max_calls, explanation.calls
+    match explanation.stopped_by:
+        case "budget":
+            allowed = "on" if limit is None else f"of {limit:,}"
+            what = f"The limit {allowed} model calls was reached before the search finished."
+            if limit is not None and calls < limit:
+                what = (
+                    f"The limit of {limit:,} model calls ended the search after {calls:,}: the rest was reserved for "
+                    "extracting and checking the explanation, which took fewer calls, or was too small for the next step."
+                )
+        case "interrupt":
+            what = "The search was interrupted."
+        case "failure":
+            failed = name_failure(explanation)
+            what = f"{failed[0].upper()}{failed[1:]} before the search finished."
+        case _:
+            return ""
+    return f"{what} This is the best explanation found so far; a smaller one may exist."
 
 
-def _lost(explanation: ExplanationRecord) -> str:
-    """What is lost where the target is not met."""
-    return " or ".join([_subject(explanation), *_confidence_kept(explanation)])
+def name_failure(explanation: ExplanationRecord) -> str:
+    """What ended a search that failed, in a few words. The last note has the reason."""
+    reason = explanation.notes[-1] if explanation.notes else ""
+    if reason.startswith("the background function "):
+        return "the background function failed"
+    return "a background could not be read" if reason.startswith("the background ") else "the model failed"
 
 
-def _confidence_kept(explanation: ExplanationRecord) -> list[str]:
-    """What has to be kept of the confidence, where it matters: 90 % of its confidence."""
-    if explanation.target.floor <= 0:
-        return []
-    share = explanation.level.share
-    return [f"{format_share(share)} of its confidence" if share > 0 else "its confidence"]
+def describe_price(explanation: ExplanationRecord) -> str:
+    """The price of the calls, and the budget, for an endpoint with a price per image; else empty.
 
-
-def _describe_necessity(explanation: ExplanationRecord) -> Check:
-    necessary, lost = explanation.checks.necessary, _lost(explanation)
-    masked = f"when these {unit_name(explanation)}s are masked"
-    if necessary is None:
-        return Check("necessary", None, "not checked", f"whether {lost} is lost {masked}")
-    if necessary:
-        return Check("necessary", True, "yes", f"{masked}, {lost} is lost")
-    # Not a defect, and not marked as one: a label may have several causes.
-    kept = [_subject(explanation), *_confidence_kept(explanation)]
-    stays = f"{' and '.join(kept)} {'stay' if len(kept) > 1 else 'stays'}"
-    return Check("necessary", None, "no", f"{masked}, {stays}: other regions are sufficient too")
+    The amount spent may be lower, since cached answers are free.
+    """
+    pairs = [option.partition("=") for option in explanation.origin.loading.get("endpoint", ())]
+    prices = [float(value) for name, _, value in pairs if name == "price"]
+    if not prices:
+        return ""
+    limit = explanation.origin.request.max_calls
+    budget = f" (budget {limit * prices[-1]:,.2f})" if limit is not None else ""
+    return f"priced at {explanation.calls * prices[-1]:,.2f}{budget}"

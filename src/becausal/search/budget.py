@@ -1,33 +1,29 @@
 """How many model calls each part of an explanation may use: all the arithmetic of `max_calls`.
 
 The limit is on all calls of an image. What comes later keeps a part of it back, so that a search which is cut short still
-ends in a set that was checked: first the level "any", then the last evaluation, the last checks, and the extraction.
+ends in a set that was checked: the last evaluation, the fresh backgrounds, the last checks, and the extraction.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from becausal.core.metrics import HELD_OUT_COUNT
 from becausal.core.request import Request
 
 FIRST_CALL = 1  # call of the whole view, to find its label
 EXTRACTION = 80  # questions of an extraction: 64 coarse steps up the ranking, and 16 halvings
-LAST_QUESTIONS = 2  # of the last checks of a level: is it sufficient, is it necessary?
+BACKGROUNDS = 150  # calls that a set takes which is a prefix of a map and holds on random backgrounds
+LAST_QUESTIONS = 2  # of the last checks of a set: is it sufficient, is it necessary?
 LAST_CALLS = 16  # of the last evaluation, which shows whether answers depend on the batch
-ANY = 700  # calls of the level "any"; without a limit it took 450 to 1,070 on three scenes, with a share of 0.9
-LEAST = 10  # calls that are left for the other levels, however few there are
-CERTIFICATE = 100  # calls of a certificate: a first one of 0.9 takes 44 where none fails, 91 where two fail
+CERTIFICATE = 80  # calls of a certificate: a first one of 0.9 takes 44 where none fails, 91 where two fail
 
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """The limit on the calls of one explanation, and what its parts keep back of it.
+    """The limit on the calls of one explanation, None for no limit, and what its parts keep back of it.
 
-    Attributes:
-        max_calls: The limit; None for no limit.
-        fills: How many calls a set takes: one under each fill.
-        price: How many calls a question of the search takes: twice as many where complements are asked too.
-        seeds: How many searches share what there is.
-        several: How many explanations are looked for.
-        has_any: Whether the level "any" follows.
+    fills: calls that a set takes, one under each fill. price: calls that a question of the search takes, twice as many where
+    complements are asked too. seeds: searches that share what there is. several: explanations that are looked for.
+    has_enough: whether there is a set that holds on random backgrounds.
     """
 
     max_calls: int | None = None
@@ -35,7 +31,7 @@ class Budget:
     price: int = 1
     seeds: int = 1
     several: int = 1
-    has_any: bool = False
+    has_enough: bool = False
 
     @staticmethod
     def of(request: Request) -> "Budget":
@@ -44,7 +40,7 @@ class Budget:
         price = 2 * fills if request.contrast else fills
         return Budget(
             max_calls=request.max_calls, fills=fills, price=price, seeds=request.seeds, several=request.several,
-            has_any=request.holds is not None,
+            has_enough=request.share_held is not None,
         )  # fmt: skip
 
     @property
@@ -58,23 +54,33 @@ class Budget:
         """The engine's limit; the last evaluation, of the explanation alone and with other sets, is past it."""
         return None if self.max_calls is None else self.max_calls - (1 + self.last_rows) * self.fills
 
-    def for_levels(self) -> "Budget":
-        """The budget of the other levels: where the level "any" follows, it keeps its calls, or a third of them all."""
-        if not self.has_any or self.max_calls is None:
-            return self
-        return replace(self, max_calls=max(LEAST, self.max_calls - min(ANY, self.max_calls // 3)), has_any=False)
+    def transfers(self, others: int) -> int:
+        """How many fresh backgrounds each set is evaluated on, with this many further sets; of few calls a twentieth."""
+        if self.max_calls is None:
+            return HELD_OUT_COUNT
+        return min(HELD_OUT_COUNT, self.max_calls // 20 // (1 + others))
 
-    def set_limit(self, levels: int) -> int | None:
-        """Where the search for sets ends: the last checks of these levels, and of further explanations, come after it."""
+    @property
+    def set_limit(self) -> int | None:
+        """Where the search for sets ends: their last checks, and those of further explanations, come after it."""
         if self.max_calls is None or self.engine_limit is None:
             return None
-        checks = LAST_QUESTIONS * self.fills * levels
-        return self.engine_limit - checks - min(checks * (self.several - 1), self.max_calls // 4)
+        checks = LAST_QUESTIONS * self.fills * (1 + self.has_enough)
+        # Further explanations keep back a quarter of the calls at most, however many are looked for.
+        further = min(checks * (self.several - 1), self.max_calls // 4)
+        return self.engine_limit - checks - further - self.transfers(self.several - 1) * self.several
 
-    def map_limit(self, levels: int) -> int | None:
-        """Where a method that makes only a map ends: the extractions of these levels come after it."""
-        limit = self.set_limit(levels)
-        return None if limit is None else limit - min(EXTRACTION * self.price * levels, (limit - FIRST_CALL) // 3)
+    @property
+    def map_limit(self) -> int | None:
+        """Where a method that makes only a map ends: the sets that are taken from it come after it."""
+        limit, sets = self.set_limit, EXTRACTION * self.price + BACKGROUNDS * self.has_enough
+        # A third at most: a short extraction ends in a set that is too large, a short method in a map that says nothing.
+        return None if limit is None else limit - min(sets, (limit - FIRST_CALL) // 3)
+
+    @property
+    def certificate(self) -> int:
+        """How many calls the search for a set keeps back for its certificate."""
+        return 0 if self.max_calls is None else min(CERTIFICATE, self.max_calls // 10)
 
     def share(self, limit: int | None, spent: int, number: int) -> int | None:
         """Where the search with this number, from 0, ends: those that are left have an equal share of the calls."""
@@ -83,13 +89,3 @@ class Budget:
     def questions(self, limit: int | None, spent: int) -> int | None:
         """How many questions a search may ask until then."""
         return None if limit is None else max(0, limit - spent) // self.price
-
-    @property
-    def any_limit(self) -> int | None:
-        """Where the search for the level "any" ends: its last checks come after it."""
-        return None if self.max_calls is None else self.max_calls - (1 + LAST_QUESTIONS) * self.fills
-
-
-def before_certificate(limit: int | None) -> int | None:
-    """Where the search for a set ends that still needs its certificate."""
-    return None if limit is None else limit - CERTIFICATE

@@ -1,4 +1,7 @@
-"""The whole explanation as one search: a method's map, nested sufficient sets, minimal ones, their checks."""
+"""From a method to checked sets, as one search: its map, a sufficient set, one that holds on random backgrounds, checks.
+
+The last evaluation, which comes after that, is in `explaining`.
+"""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -6,28 +9,36 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 import numpy as np
+from numpy.typing import NDArray
 
-from becausal.core.checks import CheckedSet, Checks, Level, level_name
-from becausal.core.contracts import Answers, Finding, Question, Saliency, Search, Stop, Visible
-from becausal.core.errors import FillError, OptionError, TargetError
-from becausal.core.metrics import iou
+from becausal.core.checks import ENOUGH, Against, Certificate, CheckedSet, Checks, Level, level_name
+from becausal.core.contracts import Answers, Finding, Held, Question, Saliency, Search, Stop, Visible
+from becausal.core.errors import FillError, OptionError, TargetError, TwinError
+from becausal.core.intervals import exact_interval
+from becausal.core.metrics import HELD_OUT, STEPS, Curves, Transfer, iou, prefix, prefixes, ranking
 from becausal.core.problem import Explainer, Problem, SetExplainer
 from becausal.core.regions import cells
 from becausal.core.request import Request
+from becausal.core.targets import with_floor
+from becausal.search.against import find_against
 from becausal.search.budget import Budget
-from becausal.search.drive import BudgetedRun, Terms, drive
-from becausal.search.extract import extract
+from becausal.search.checking import check_panel, claims, last_checks, transfer
+from becausal.search.drive import BudgetedRun, drive
+from becausal.search.enough import RULES, RankingWay, find_enough
 from becausal.search.minimise import Minimal, minimise, present
-from becausal.search.twins import claims, confirm_minimal
+from becausal.search.twins import confirm_minimal
 
 DIGITS = 6  # of overlaps that are compared, so that rounding decides nothing
+COARSE = 64  # prefixes on the first, coarse scale of an extraction
+WAVE = 4  # prefixes asked at a time on it
 
 
 @dataclass(frozen=True, eq=False)
 class SearchResult:
-    """What a pipeline found: the map, nested levels, smallest first, and the classifier's confidence in the whole view.
+    """What `run_pipeline` found: the map, one set or two nested ones, and the classifier's confidence in the whole view.
 
-    The last level is the explanation. others: further explanations, where several were asked for.
+    The last level is the explanation. others: further explanations, where several were asked for. zones: of the map, see
+    `Zone`. against: what speaks against the label.
     """
 
     saliency: Saliency
@@ -35,6 +46,8 @@ class SearchResult:
     confidence: float
     others: tuple[CheckedSet, ...] = ()
     notes: tuple[str, ...] = ()
+    zones: NDArray[np.uint8] | None = None
+    against: Against | None = None
 
     @property
     def visible(self) -> Visible:
@@ -45,51 +58,123 @@ class SearchResult:
         return self.levels[-1].checks
 
 
-def run_pipeline(
-    problem: Problem, explainer: Explainer, request: Request, run: BudgetedRun, budget: Budget | None = None
-) -> Search[SearchResult]:
+def run_pipeline(problem: Problem, explainer: Explainer, request: Request, run: BudgetedRun) -> Search[SearchResult]:
     """Check that there is something to explain, then search, extract, minimise and verify within the budget.
 
     problem: its budget is set here. explainer: the method, configured for this request. run: keeps the best set and the
-    calls so far, for those who watch. budget: of this part of the explanation; that of the request by default.
+    calls so far, for those who watch.
     """
     # The order is that of the calls: nothing is searched before there is something to explain, and the method stops early
     # enough for what follows. The last checks are asked in any case, so that a search cut short still ends in a checked set.
-    opening = yield from _opening(problem)
+    opening = yield from _opening(problem, problem.floor if request.confidence is not None else 0.0)
     run.spent = opening.spent
-    shares = request.shares if problem.floors else request.shares[-1:] if problem.has_scores else (0.0,)
-    budget, count = budget or Budget.of(request), len(shares)
-    last = budget.set_limit(count)
-    limit = last if isinstance(explainer, SetExplainer) else budget.map_limit(count)
-    terms = Terms(contrast=request.contrast)
+    budget, confidence = Budget.of(request), float(opening.confidence[0])
+    # Two limits on the calls so far, both counted from the very first one: `last` is where everything but the last checks
+    # has to end, `limit` where the method has to, which leaves the extraction its share of what is between them.
+    last = budget.set_limit
+    limit = last if isinstance(explainer, SetExplainer) else budget.map_limit
     findings: list[Finding] = []
     for number in range(request.seeds):
         most = budget.share(limit, run.spent, number)
         limited = replace(problem, budget=budget.questions(most, run.spent))
-        rng = np.random.default_rng(request.seed + number).spawn(2)[0]
-        findings.append((yield from run.follow(explainer.search(limited, rng), terms, limit=most)))
+        rng = np.random.default_rng(request.seed + number).spawn(2)[0]  # the second one ranks, see `_extract`
+        search = explainer.search(limited, rng)
+        findings.append((yield from drive(search, run=run, limit=most, contrast=request.contrast, floor=problem.floor)))
         if run.stopped_by is not None and run.stopped_by != "budget":
             break
     finding = findings[0] if len(findings) == 1 else combine(findings)
-    if finding.sets and len(finding.inner) == len(shares) - 1:
-        sets = [Minimal(*found) for found in zip_longest((*finding.inner, finding.sets[0]), finding.inner_grains)]
-        sets[-1] = Minimal(finding.sets[0], finding.grain)
-    else:
-        sets = yield from _extract_levels(problem, explainer, request, run, finding.saliency, last)
+    core, held = Minimal(finding.sets[0], finding.grain) if finding.sets else None, finding.enough
+    if core is None:
+        core = yield from _extract(problem, explainer, request, run, finding.saliency, last)
+        if problem.holds is not None and held is None and run.stopped_by in (None, "budget"):
+            run.stage = "backgrounds"
+            way = RankingWay(problem, finding.saliency, core.visible, np.random.default_rng(request.seed).spawn(2)[1])
+            widening = find_enough(way, run=run, limit=last, reserve=budget.certificate)
+            held = yield from drive(widening, floor=problem.floor)
     run.stage = "verify"
+    notes = () if problem.holds is None else describe_failure(problem.holds, held, run)
+    sets = [core] if held is None or notes else [core, Minimal(held.visible, None)]
     yield from _ask_together(sets, is_guided=problem.is_guided)
-    levels: list[Level] = []
-    for share, floor, minimal in zip(shares, problem.floors or (0.0,), sets, strict=True):
-        inner = levels[-1].visible if levels else None
-        if inner is not None and levels[-1].checks.minimal_grain is None and not (minimal.visible & ~inner).any():
-            minimal = replace(minimal, grain=None)  # the same set, so no more is known of it
-        minimal, checks = yield from _verify(problem, minimal, inner, floor, finding.saliency)
-        levels.append(Level(minimal.visible, checks, level_name(share), share))
+    drawn = core.visible
+    core, checks = yield from _verify(problem, core, finding.saliency)
+    zones = finding.zones if np.array_equal(core.visible, drawn) else None  # the model itself may have made it smaller
+    share = request.share if problem.has_scores else 0.0
+    levels = [Level(core.visible, checks, level_name(share), share)]
     others = []
     for minimal in (Minimal(*found) for found in zip_longest(finding.sets[1:], finding.grains[1:])):
-        minimal, checks = yield from _verify(problem, minimal, None, 0.0, finding.saliency)
+        minimal, checks = yield from _verify(problem, minimal, finding.saliency)
         others.append(CheckedSet(minimal.visible, checks))
-    return SearchResult(finding.saliency, tuple(levels), float(opening.confidence[0]), tuple(others), finding.notes)
+    if held is not None and not notes:
+        levels.append((yield from _enough_level(problem, held, levels[0])))
+    against = None
+    if problem.holds is not None and run.stopped_by is None:
+        run.stage = "against"
+        against = yield from drive(find_against(problem, core.visible, confidence), run=run, limit=last, floor=problem.floor)
+    result = SearchResult(
+        finding.saliency, tuple(levels), confidence, tuple(others), (*finding.notes, *notes), zones, against
+    )
+    count = budget.transfers(len(others)) if run.stopped_by in (None, "budget") else 0
+    return (yield from add_transfers(problem, result, count))
+
+
+def describe_failure(share: float, held: Held | None, run: BudgetedRun) -> tuple[str, ...]:
+    """Why there is no set that holds on random backgrounds, as a note; nothing where there is one."""
+    goal = f"at least {share:.3g} of random backgrounds"
+    if held is None or not held.asked:
+        return (f"the search ended before a set was found that keeps the label on {goal}",)
+    if held.visible.all():
+        return (f"no set smaller than the whole view was found that keeps the label on {goal}",)
+    if held.bound >= share:
+        return ()
+    size, kept = 100 * held.visible.mean(), f"kept it on {held.asked - held.failures} of {held.asked}"
+    return (f"no set was shown to keep the label on {goal}: the last one, {size:.0f} % of the view, {kept}",)
+
+
+def _enough_level(problem: Problem, held: Held, core: Level) -> Search[Level]:
+    """The set that holds on random backgrounds, and what was shown of it. The search has asked whether it is minimal."""
+    grain = (yield from _confirm_panel(problem, held)) if problem.is_guided else held.grain
+    checks = yield from drive(last_checks(Minimal(held.visible, None), is_guided=problem.is_guided), floor=problem.floor)
+    kept = held.asked - held.failures
+    checks = replace(
+        checks, minimal_grain=grain, transfer=Transfer(kept, held.asked, *exact_interval(kept, held.asked)),
+        cells=0 if grain is None else len(present(held.visible, cells(problem.grid, grain))),
+    )  # fmt: skip
+    record = {} if problem.sampler is None else problem.sampler.record()
+    certificate = Certificate(
+        problem.holds or 0.0, held.asked, held.failures, held.bound, RULES.confidence, held.first, record
+    )
+    return Level(held.visible, checks, ENOUGH, core.share, certificate, held.panel)
+
+
+def _confirm_panel(problem: Problem, held: Held) -> Search[int | None]:
+    """What the model itself says of the panel of a set that a twin found: the side of its cells, None where it is unknown.
+
+    Raises TwinError where the set does not hold on the panel, or holds on it without one of its cells.
+    """
+    try:
+        is_right = yield from drive(check_panel(held.visible, held.panel, held.grain), floor=problem.floor)
+    except Stop:
+        return None
+    if not is_right:  # by how much is not known, so that it may be rounding
+        raise TwinError("what a set does on random backgrounds, and to the model it does not", is_wrong=False)
+    return held.grain
+
+
+def add_transfers(problem: Problem, result: SearchResult, count: int) -> Search[SearchResult]:
+    """The result, each of its sets evaluated on fresh random backgrounds; the set `enough` was, for its certificate."""
+
+    def measure(found: CheckedSet) -> Search[Checks]:
+        if found.checks.transfer is not None or problem.sampler is None or not count:
+            return found.checks
+        measured = yield from transfer(found.visible, first=HELD_OUT, count=count)
+        return replace(found.checks, transfer=measured if measured.asked else None)
+
+    levels, others = [], []
+    for level in result.levels:
+        levels.append(replace(level, checks=(yield from measure(level))))
+    for other in result.others:
+        others.append(replace(other, checks=(yield from measure(other))))
+    return replace(result, levels=tuple(levels), others=tuple(others))
 
 
 def combine(findings: Sequence[Finding]) -> Finding:
@@ -99,44 +184,42 @@ def combine(findings: Sequence[Finding]) -> Finding:
     found = [finding for finding in findings if finding.sets]
     if not found:
         return Finding(mean, notes=findings[0].notes)
-    overlaps = np.array([[iou(a.sets[0], b.sets[0]) for b in found] for a in found])
+    last = [one.sets[0] if one.enough is None else one.enough.visible for one in found]
+    overlaps = np.array([[iou(one, other) for other in last] for one in last])
     best = int(np.argmax(np.round(overlaps.sum(axis=1), DIGITS)))
     if len(found) == 1:
-        return replace(found[0], saliency=mean)
-    overlap = (overlaps.sum() - len(found)) / (len(found) * (len(found) - 1))
+        return replace(found[0], saliency=mean, zones=None)  # those of one map are not those of the mean
+    overlap = (overlaps.sum() - len(found)) / (len(found) * (len(found) - 1))  # without each set's overlap with itself
     note = f"{len(findings)} searches: the mean overlap (IoU) of their explanations is {overlap:.2f}"
-    return replace(found[best], saliency=mean, notes=(*found[best].notes, note))
+    return replace(found[best], saliency=mean, notes=(*found[best].notes, note), zones=None)
 
 
-def _extract_levels(
+def _extract(
     problem: Problem, explainer: Explainer, request: Request, run: BudgetedRun, saliency: Saliency, limit: int | None
-) -> Search[list[Minimal]]:
-    """Nested prefixes of a map's ranking, one for each floor; with a grain, each is minimised around the one inside it."""
-    grain = request.grain_for(explainer, problem.grid)
-    sets: list[Minimal] = []
-    for floor in problem.floors or (0.0,):
-        inner = sets[-1].visible if sets else np.zeros(problem.grid, bool)
-        rng = np.random.default_rng(request.seed).spawn(2)[1]  # the same ranking for every level
-        run.stage = "extract"
-        terms = Terms(always=inner, contrast=request.contrast, floor=floor)
-        visible = yield from run.follow(extract(saliency, rng), terms, limit=limit)
-        if visible is None and (inner & ~run.visible).any():  # with the best set so far, which keeps every floor
-            sets, inner = [Minimal(run.visible, None) for _ in sets], run.visible
-        minimal = Minimal(run.visible if visible is None else visible | inner, None)
-        if grain is not None:
-            run.stage = "minimise"
-            terms = Terms(always=inner, contrast=request.contrast, floor=floor)
-            shaving = minimise(minimal.visible & ~inner, saliency, finest=grain)
-            minimal = yield from run.follow(shaving, terms, limit=limit)
-            minimal = replace(minimal, visible=minimal.visible | inner)
-        sets.append(minimal)
-    return sets
+) -> Search[Minimal]:
+    """The smallest prefix of a map's ranking that is sufficient; with a grain, it is minimised."""
+    grain, floor = request.grain_for(explainer, problem.grid), problem.floor
+    rng = np.random.default_rng(request.seed).spawn(2)[1]
+    run.stage = "extract"
+    visible = yield from drive(extract(saliency, rng), run=run, limit=limit, contrast=request.contrast, floor=floor)
+    # Where no prefix was seen to hold, the smallest set that was, for whatever reason it was asked, is the next best.
+    visible = run.visible if visible is None else visible
+    if grain is None or run.stopped_by not in (None, "budget"):
+        return Minimal(visible, None)
+    run.stage = "minimise"
+    shaving = minimise(visible, saliency, finest=grain)
+    return (yield from drive(shaving, run=run, limit=limit, contrast=request.contrast, floor=floor))
 
 
-def _opening(problem: Problem) -> Search[Answers]:
-    """Evaluate the whole view and the fully masked image; refuse where there is nothing to explain."""
+def _opening(problem: Problem, floor: float) -> Search[Answers]:
+    """Evaluate the whole view and the fully masked image; refuse where there is nothing to explain.
+
+    floor: what the fully masked image may keep of the confidence, where a share of it was asked for.
+    """
     grid = problem.grid
     try:
+        # The whole view a second time: its first answer, which chose the target, is not in the cache (`RunningSearch.look`).
+        # That the two are alike is checked at the end (`explaining.confirm`).
         answers = yield Question(np.stack([np.ones(grid, bool), np.zeros(grid, bool)]), exact=True)
     except Stop as stop:
         if stop.reason == "interrupt":
@@ -151,7 +234,7 @@ def _opening(problem: Problem) -> Search[Answers]:
             "the target does not hold on the whole view, so there is nothing to explain"
             + (f": its confidence there is {answers.confidence[0]:.3f}" if problem.has_scores else "")
         )
-    if answers.holds[1]:
+    if with_floor(answers, floor).holds[1]:
         raise FillError(
             "the fully masked image already has this label, so there is nothing to explain under this fill: use another fill"
         )
@@ -161,41 +244,56 @@ def _opening(problem: Problem) -> Search[Answers]:
 def _ask_together(sets: Sequence[Minimal], *, is_guided: bool) -> Search[None]:
     """Ask what the last checks of all levels ask, and the claims on what a twin found, in one wave: few full batches."""
     if is_guided:
-        inside = (None, *(minimal.visible for minimal in sets))
-        wave = np.concatenate([claims(minimal, inner) for minimal, inner in zip(sets, inside, strict=False)])
+        wave = np.concatenate([claims(minimal) for minimal in sets])
     elif len(sets) > 1:
         wave = np.concatenate([[minimal.visible, ~minimal.visible] for minimal in sets])
     else:
         return
     with suppress(Stop):
-        yield Question(wave, exact=True)
+        yield Question(wave, exact=True)  # the answers are not needed here: they are in the cache when `_verify` asks
 
 
-def _verify(
-    problem: Problem, minimal: Minimal, inner: Visible | None, floor: float, saliency: Saliency
-) -> Search[tuple[Minimal, Checks]]:
+def _verify(problem: Problem, minimal: Minimal, saliency: Saliency) -> Search[tuple[Minimal, Checks]]:
     """What the model itself says of a set, which may become smaller where a twin found it."""
     if problem.is_guided:
         try:
-            minimal = yield from confirm_minimal(minimal, inner, floor, saliency)
+            minimal = yield from confirm_minimal(minimal, problem.floor, saliency)
         except Stop:  # then nothing is known of its minimality
             minimal = replace(minimal, grain=None)
-    return minimal, (yield from drive(last_checks(minimal, inner, is_guided=problem.is_guided), Terms(floor=floor)))
+    return minimal, (yield from drive(last_checks(minimal, is_guided=problem.is_guided), floor=problem.floor))
 
 
-def last_checks(minimal: Minimal, inner: Visible | None = None, *, is_guided: bool = False) -> Search[Checks]:
-    """Sufficiency and necessity; minimality was asked on the way, removal by removal of what is not in `inner`.
+def extract(saliency: Saliency, rng: np.random.Generator) -> Search[Visible | None]:
+    """The smallest prefix of the ranking that keeps the target, in coarse steps and then fine ones.
 
-    is_guided: whether a twin found the set, so that without an answer of the model itself nothing is known of it.
+    The coarse steps go up in 64ths of the view until one holds; bisection then closes in on a prefix that holds while
+    the one with a pixel less does not. None if stopped before any prefix was seen to hold.
     """
-    visible, grain = minimal.visible, minimal.grain
-    added = visible if inner is None else visible & ~inner
-    count = len(present(added, cells(visible.shape, grain))) if grain else 0
+    grid = saliency.shape
+    order = ranking(saliency, rng)
+    steps = np.unique(np.linspace(0, len(order), min(COARSE, len(order)) + 1).round().astype(int))[1:]
+    low, high = 0, 0
     try:
-        answers = yield Question(np.stack([visible, ~visible]), exact=True)
-    except Stop as stop:
-        answers = stop.answers
-    sufficient = bool(answers.holds[0]) if len(answers) else not is_guided  # every set on the way was seen to be sufficient
-    confidence = float(answers.confidence[0]) if len(answers) else float("nan")
-    necessary = not bool(answers.holds[1]) if len(answers) > 1 else None
-    return Checks(sufficient, confidence, necessary, grain, count)
+        for start in range(0, len(steps), WAVE):
+            counts = steps[start : start + WAVE]
+            answers = yield np.stack([prefix(order, int(c), grid) for c in counts])
+            if answers.holds.any():
+                first = int(np.argmax(answers.holds))
+                high = int(counts[first])
+                low = int(counts[first - 1]) if first else low
+                break
+            low = int(counts[-1])
+        while high - low > 1:
+            middle = (low + high) // 2
+            answers = yield prefix(order, middle, grid)[None]
+            low, high = (low, middle) if answers.holds[0] else (middle, high)
+    except Stop:
+        pass
+    return prefix(order, high, grid) if high else None
+
+
+def trace_curves(saliency: Saliency, rng: np.random.Generator, *, steps: int = STEPS) -> Search[Curves]:
+    """Evaluate the 2·(steps + 1) mutants of insertion and deletion."""
+    shown = prefixes(saliency, rng, steps=steps)
+    answers = yield np.concatenate([shown, ~shown])
+    return Curves(answers.confidence[: steps + 1], answers.confidence[steps + 1 :])

@@ -9,12 +9,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from becausal.core.contracts import Answers, Question, Saliency, Search, Stop, Visible
+from becausal.core.contracts import Answers, Done, Question, Saliency, Search, Stop, step
 from becausal.core.errors import TwinError
-from becausal.core.searches import Done, step
 from becausal.core.targets import STEP, with_floor
-from becausal.search.checking import removals
-from becausal.search.drive import Terms, drive
+from becausal.search.checking import claims
+from becausal.search.drive import drive
 from becausal.search.minimise import Minimal, minimise
 
 T = TypeVar("T")
@@ -60,29 +59,20 @@ def find_difference(guessed: Answers, exact: Answers, tolerance: float) -> TwinE
     gap = np.abs(guessed.confidence - exact.confidence)
     if len(gap) and np.nanmax(gap, initial=0.0) > tolerance:
         worst = int(np.nanargmax(gap))
-        return TwinError(
-            f"a confidence of {guessed.confidence[worst]:.4f} where the model has {exact.confidence[worst]:.4f}"
-        )
+        there = exact.confidence[worst]
+        return TwinError(f"a confidence of {guessed.confidence[worst]:.4f} where the model has {there:.4f}")
     if np.any((guessed.holds != exact.holds) & (np.abs(exact.margin) > NEAR)):
         return TwinError("another label than the model")
     return None
 
 
-def claims(minimal: Minimal, inner: Visible | None = None) -> Visible:
-    """The questions behind the claims on a set: itself, its complement, and with a grain the removal of each cell."""
-    visible, grain = minimal.visible, minimal.grain
-    both = np.stack([visible, ~visible])
-    added = visible if inner is None else visible & ~inner
-    return np.concatenate([both, removals(visible, grain, inner)]) if grain is not None and added.any() else both
-
-
-def confirm_minimal(minimal: Minimal, inner: Visible | None, floor: float, saliency: Saliency) -> Search[Minimal]:
+def confirm_minimal(minimal: Minimal, floor: float, saliency: Saliency) -> Search[Minimal]:
     """A set that a twin found, evaluated by the model itself; where one of its cells can go after all, they are removed.
 
-    inner: the level inside it, which stays. floor: the confidence it has to keep. saliency: which cells go first. Raises
-    TwinError where the set does not keep the target, or the twin's verdicts were clearly wrong.
+    floor: the confidence it has to keep. saliency: which cells go first. Raises TwinError where the set does not keep the
+    target, or the twin's verdicts were clearly wrong.
     """
-    answers = with_floor((yield Question(claims(minimal, inner), exact=True)), floor)
+    answers = with_floor((yield Question(claims(minimal), exact=True)), floor)
     if not answers.holds[0]:
         is_wrong = bool(answers.margin[0] < -NEAR)
         raise TwinError("that a set is sufficient, and to the model it is not", is_wrong=is_wrong)
@@ -90,7 +80,4 @@ def confirm_minimal(minimal: Minimal, inner: Visible | None, floor: float, salie
         return minimal
     if answers.margin[2:].max() > NEAR:
         raise TwinError("that a set is minimal, and to the model it is not")
-    inside = np.zeros_like(minimal.visible) if inner is None else inner
-    less = minimise(minimal.visible & ~inside, saliency, finest=minimal.grain)
-    settled = yield from drive(less, Terms(always=inside, exact=True, floor=floor))
-    return replace(settled, visible=settled.visible | inside)
+    return (yield from drive(minimise(minimal.visible, saliency, finest=minimal.grain), exact=True, floor=floor))

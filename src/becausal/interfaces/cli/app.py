@@ -15,23 +15,9 @@ from typing import Annotated, Any, TextIO, final
 import typer
 
 from becausal.core.errors import BecausalError
-from becausal.interfaces.cli import (
-    backgrounds,
-    batch,
-    bench,
-    check,
-    compare,
-    data,
-    demo,
-    explain,
-    inspect,
-    report,
-    scenes,
-    serve,
-    verify,
-)
+from becausal.interfaces.cli import batch, experiments, explain, inspect, report, serve, verify
 from becausal.interfaces.cli.console import complain
-from becausal.interfaces.cli.help import PlainGroup, add_command
+from becausal.interfaces.cli.options import PlainGroup, add_command
 
 app = typer.Typer(
     name="becausal",
@@ -40,34 +26,34 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_COMMANDS: dict[str, dict[str, Callable[..., None]]] = {  # by the heading in the help
+_COMMANDS: dict[str, dict[str, Callable[..., int | None]]] = {  # by the heading in the help
     "Explain images": {
-        "demo": demo.demo,
+        "demo": explain.demo,
         "explain": explain.explain,
         "verify": verify.verify,
-        "compare": compare.compare,
+        "compare": explain.compare,
         "serve": serve.serve,
     },
     "Models and methods": {
         "inspect": inspect.inspect,
         "models": inspect.models,
         "methods": inspect.methods,
-        "backgrounds": backgrounds.backgrounds,
+        "backgrounds": inspect.backgrounds,
     },
     "Many images": {
         "batch": batch.batch,
         "report": report.report,
         "export": report.export,
         "diff": report.diff,
-        "check": check.check,
+        "check": report.check,
     },
-    "Experiments": {"bench": bench.bench},
+    "Experiments": {"bench": experiments.bench},
 }
 for _panel, _functions in _COMMANDS.items():
     for _name, _function in _functions.items():
         add_command(app, _name, _function, panel=_panel)
-app.add_typer(scenes.app, name="scenes", rich_help_panel="Experiments")
-app.add_typer(data.app, name="data", rich_help_panel="Experiments")
+app.add_typer(experiments.scenes, name="scenes", rich_help_panel="Experiments")
+app.add_typer(experiments.data, name="data", rich_help_panel="Experiments")
 
 # Typer has its own copy of click, or uses an installed one: this is the base of its usage errors in either case.
 _UsageError: type[Exception] = next(
@@ -78,12 +64,9 @@ _DEBUG = "BECAUSAL_DEBUG"
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import PackageNotFoundError, version
+        from becausal.core.version import __version__
 
-        try:
-            typer.echo(f"becausal {version('becausal')}")
-        except PackageNotFoundError:
-            typer.echo("becausal (not installed, version unknown)")
+        typer.echo(f"becausal {__version__}")
         raise typer.Exit
 
 
@@ -174,13 +157,10 @@ def _describe(error: BaseException) -> str:
         return "out of memory: try a smaller --batch-size, or a smaller image"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    if not isinstance(error, Exception):
-        return f"a model or a library raised {type(error).__name__}: {_text(error)}"
-    return f"unexpected {type(error).__name__}: {_text(error)} (run becausal --debug … to see the traceback)"
-
-
-def _text(error: BaseException) -> str:
     try:
-        return str(error)
+        text = str(error)
     except Exception:  # an exception of a model's own class
-        return "no message"
+        text = "no message"
+    if not isinstance(error, Exception):
+        return f"a model or a library raised {type(error).__name__}: {text}"
+    return f"unexpected {type(error).__name__}: {text} (run becausal --debug … to see the traceback)"

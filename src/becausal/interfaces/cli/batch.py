@@ -5,7 +5,6 @@ import signal
 import time
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,26 +16,20 @@ from becausal.core.request import Request
 from becausal.core.text import one_line
 from becausal.interfaces.cli import options
 from becausal.interfaces.cli.console import complain, open_console, print_facts, write_json
-from becausal.interfaces.cli.progress import BatchProgress, InterruptHandler, ProgressBar
+from becausal.interfaces.cli.progress import InterruptHandler, ProgressBar
 from becausal.models.loading import Loading
 
 if TYPE_CHECKING:
-    from becausal.batch.records import BatchJob, ModelCheck, WorkerPool
+    from becausal.batch.settings import BatchJob
     from becausal.batch.store import BatchStore
+    from becausal.batch.work import WorkerPool
 
 SOME_FAILED = 3  # exit status
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where a run takes place; the results do not depend on it.
-
-    Attributes:
-        workers: Number of worker processes; None for this process, or for as many as Ray has room for.
-        ray: Ray cluster to use; None for no Ray.
-        gpus: GPUs per Ray worker.
-        width: Images explained at the same time by each worker; None for as many as the device needs.
-    """
+    """Where a run takes place; the results do not depend on it."""
 
     workers: int | None = option(
         None,
@@ -66,32 +59,8 @@ class Placement:
         if self.gpus and self.ray is None:
             raise OptionError("--gpus-per-worker is for Ray workers: add --ray local, or leave it out")
 
-    @property
-    def threads(self) -> int | None:
-        """CPU threads per worker, so that workers share the cores; None for the model's own choice."""
-        if self.ray is not None:
-            return 1
-        return max(1, (os.cpu_count() or 1) // self.workers) if self.workers and self.workers > 1 else None
 
-    def open_pool(self, job: "BatchJob", check: "ModelCheck") -> "WorkerPool":
-        """Start the workers for a job."""
-        if self.ray is not None:
-            from becausal.batch.ray import RayPool
-
-            return RayPool(job, check, address=self.ray, workers=self.workers, gpus=self.gpus, width=self.width)
-        from becausal.batch.local import InProcessPool, ProcessPool
-
-        if self.workers is None:
-            return InProcessPool(job, check, width=self.width)
-        return ProcessPool(job, check, workers=self.workers, width=self.width)
-
-
-PlacementOptions = Annotated[
-    Placement,
-    options.OptionGroup(partial(options.build_record, Placement), options.options_of(Placement, "Where to run")),
-]
-
-
+PlacementOptions = Annotated[Placement, options.group_of(Placement, "Where to run")]
 Images = Annotated[
     list[str],
     typer.Argument(
@@ -100,27 +69,25 @@ Images = Annotated[
         "used as ground truth.",
     ),
 ]
-RunFolder = Annotated[Path, typer.Option("--out", "-o", metavar="RUN", help="Run folder, new or to be resumed.")]
-Limit = Annotated[
-    int | None, typer.Option(metavar="N", help="Explain only the first N images; run again without it for the rest.")
-]
-Retry = Annotated[
-    int, typer.Option(metavar="K", help="Try failed images, including those of earlier starts, up to K more times.")
-]
-Render = Annotated[
-    bool,
-    typer.Option(
-        "--render",
-        help="Also render PNG figures and a report page for every image (slow). For one image, use becausal report --image.",
-    ),
-]
-Rebuild = Annotated[
-    bool,
-    typer.Option(
-        "--rebuild",
-        help="Make a new index from the explanations in the run folder, if index.sqlite was lost or damaged, then continue.",
-    ),
-]
+RunFolder = Annotated[Path, options.out_option("Run folder, new or to be resumed.", "RUN")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartOptions:
+    """What a start of a run does."""
+
+    limit: int | None = option(None, "Explain only the first N images; run again without it for the rest.", metavar="N")
+    retry: int = option(0, "Try failed images, including those of earlier starts, up to K more times.", metavar="K")
+    render: bool = option(
+        False,
+        "Also render PNG figures and a report page for every image (slow). For one image, use becausal report --image.",
+    )
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise OptionError(f"--limit must be at least 1, not {self.limit}")
+        if self.retry < 0:
+            raise OptionError(f"--retry must be 0 or more, not {self.retry}")
 
 
 @options.expand_options
@@ -129,16 +96,13 @@ def batch(
     images: Images,
     model: options.Model,
     out: RunFolder,
-    limit: Limit = None,
-    retry: Retry = 0,
-    render: Render = False,
-    rebuild: Rebuild = False,
+    start: Annotated[StartOptions, options.group_of(StartOptions, options.OWN)],
     every_box: options.EveryBox = False,
     as_json: options.AsJson = False,
     placement: PlacementOptions,
     request: options.RequestOptions,
     loading: options.LoadingOptions,
-) -> None:
+) -> int:
     """Explain many images into a run folder.
 
     The folder has an SQLite index of all images and the files of each explanation. To resume a run, give the same
@@ -153,53 +117,36 @@ def batch(
     - `becausal batch list.txt --model torchvision:resnet50 --device cuda --ray auto --gpus-per-worker 1 --out run`
     - `becausal batch streets/ --model detect:yolo.onnx --all --out run`
     """
-    if limit is not None and limit < 1:
-        raise OptionError(f"--limit must be at least 1, not {limit}")
-    if retry < 0:
-        raise OptionError(f"--retry must be 0 or more, not {retry}")
     if every_box:
         options.check_every_box(request)
         if placement.width not in (None, 1):
             raise OptionError("--width is for single boxes: with --all, the boxes of an image come one after the other")
-    job = make_job(model, request, loading, placement, render=render, every_box=every_box)
-    summary = start_run(images, job, out, placement, limit=limit, retry=retry, rebuild=rebuild, quiet=as_json)
+    job = make_job(model, request, loading, placement, render=start.render, every_box=every_box)
+    summary = start_run(images, job, out, placement, start, quiet=as_json)
     if as_json:
         write_json({"run": str(out), **summary.record()})
     else:
         print_batch(out, summary)
-    if summary.was_stopped:
-        raise typer.Exit(130)
-    if summary.counts["failed"]:
-        raise typer.Exit(SOME_FAILED)
+    return 130 if summary.was_stopped else SOME_FAILED if summary.counts["failed"] else 0
 
 
 def make_job(
-    model: str,
-    request: Request,
-    loading: Loading,
-    placement: Placement,
-    *,
-    render: bool = False,
-    every_box: bool = False,
+    model: str, request: Request, loading: Loading, placement: Placement, *, render: bool = False, every_box: bool = False
 ) -> "BatchJob":
     """Make the job of a run in the current folder."""
-    from becausal.batch.records import BatchJob
+    from becausal.batch.settings import BatchJob
 
-    loading = replace(loading, threads=loading.threads or placement.threads)
-    folder = str(Path.cwd())
+    threads = loading.threads
+    if placement.ray is not None:
+        threads = threads or 1
+    elif placement.workers and placement.workers > 1:  # they share the cores
+        threads = threads or max(1, (os.cpu_count() or 1) // placement.workers)
+    loading, folder = replace(loading, threads=threads), str(Path.cwd())
     return BatchJob(model=model, loading=loading, request=request, folder=folder, render=render, every_box=every_box)
 
 
 def start_run(
-    images: list[str],
-    job: "BatchJob",
-    out: Path,
-    placement: Placement,
-    *,
-    limit: int | None = None,
-    retry: int = 0,
-    rebuild: bool = False,
-    quiet: bool = False,
+    images: list[str], job: "BatchJob", out: Path, placement: Placement, start: StartOptions, *, quiet: bool
 ) -> "BatchSummary":
     """Start a run, or resume it, and return its state at the end; the categories of the job come from the images."""
     from becausal.batch.inputs import find_inputs
@@ -210,63 +157,80 @@ def start_run(
         placement = replace(placement, width=1)
     inputs = find_inputs(images)
     job = replace(job, categories=inputs.categories)
-    with closing(BatchStore(out, inputs, settings_of(job, inputs), rebuild=rebuild)) as store:
+    with closing(BatchStore(out, inputs, settings_of(job, inputs))) as store:
         for message in store.messages:
             complain(message, kind="note")
-        started = time.monotonic()
-        is_stopping = run_images(store, job, placement, retry=retry, limit=limit, quiet=quiet)
-        counts, reasons = store.count(limit), store.reasons(limit)
-        was_stopped = is_stopping and counts["waiting"] > 0
-        seconds = time.monotonic() - started
-        notes, boxes = tuple(store.notes), store.count_boxes()
-        return BatchSummary(store.count(), counts, reasons, notes, limit, seconds, was_stopped, boxes)
+        started, is_stopping, limit = time.monotonic(), False, start.limit
+        store.set_limit(limit)
+        counts = store.count(limit)
+        if counts["waiting"] or (start.retry and counts["failed"]):
+            is_stopping = run_images(store, job, placement, start, quiet=quiet)
+            counts = store.count(limit)
+        return BatchSummary(
+            total=store.count(),
+            counts=counts,
+            reasons=store.reasons(limit),
+            notes=tuple(store.notes),
+            limit=limit,
+            seconds=time.monotonic() - started,
+            was_stopped=is_stopping and counts["waiting"] > 0,
+            boxes=store.count_boxes(),
+        )
 
 
-def run_images(
-    store: "BatchStore", job: "BatchJob", placement: Placement, *, retry: int, limit: int | None, quiet: bool
-) -> bool:
+def run_images(store: "BatchStore", job: "BatchJob", placement: Placement, start: StartOptions, *, quiet: bool) -> bool:
     """Explain the images that are left; returns whether the run was interrupted."""
+    from becausal.batch.pools import InProcessPool, ProcessPool
     from becausal.batch.run import ProgressMeter, run_batch
+    from becausal.batch.work import TaskDone, TaskFailed
 
-    store.set_limit(limit)
-    counts = store.count(limit)
-    if not counts["waiting"] and not (retry and counts["failed"]):
-        return False
+    counts = store.count(start.limit)
     meter = ProgressMeter(sum(counts.values()), sum(counts.values()) - counts["waiting"])
+    failures, check = 0, store.check_model
+    pool: WorkerPool
+    if placement.ray is not None:
+        from becausal.batch.ray import RayPool
+
+        pool = RayPool(
+            job, check, address=placement.ray, workers=placement.workers, gpus=placement.gpus, width=placement.width
+        )
+    elif placement.workers is not None:
+        pool = ProcessPool(job, check, workers=placement.workers, width=placement.width)
+    else:
+        pool = InProcessPool(job, check, width=placement.width)
+
+    def show(result: TaskDone | TaskFailed) -> None:
+        nonlocal failures
+        meter.step()
+        failures += isinstance(result, TaskFailed)
+        failed = f", {failures:,} failed" if failures else ""
+        bar.update(meter.done, meter.total, f"{meter}{failed}")
+
     message = "finishing the images in progress; press Ctrl-C again to discard them"
     with (
-        closing(placement.open_pool(job, store.check_model)) as pool,
+        closing(pool),
         InterruptHandler(message, signal.SIGINT, signal.SIGTERM) as interrupts,  # after Ray, which sets its own handlers
         ProgressBar(quiet=quiet, has_log=True) as bar,
     ):
-        progress = BatchProgress(bar, meter)
-        run_batch(store, pool, retry=retry, limit=limit, on_event=progress, is_stopping=lambda: interrupts.is_stopping)
+        bar.update(meter.done, meter.total, "starting")
+        run_batch(
+            store, pool, retry=start.retry, limit=start.limit, on_event=show, is_stopping=lambda: interrupts.is_stopping
+        )
     return interrupts.is_stopping
 
 
 @dataclass(frozen=True)
 class BatchSummary:
-    """The state of a run at the end of a start.
+    """The state of a run at the end of a start."""
 
-    Attributes:
-        total: Numbers of images by state.
-        counts: The same for the first `limit` images.
-        reasons: Why images failed, with counts.
-        notes: What the model had to assume.
-        limit: Number of images of this start, None for all.
-        seconds: Duration of this start.
-        was_stopped: Whether it was interrupted before all images were tried.
-        boxes: Number of boxes that were explained; None where one of each image is.
-    """
-
-    total: dict[str, int]
-    counts: dict[str, int]
-    reasons: list[tuple[str, int]]
-    notes: tuple[str, ...]
+    total: dict[str, int]  # numbers of images by state
+    counts: dict[str, int]  # the same for the first `limit` images
+    reasons: list[tuple[str, int]]  # why images failed, with counts
+    notes: tuple[str, ...]  # what the model had to assume
     limit: int | None
     seconds: float
-    was_stopped: bool = False
-    boxes: int | None = None
+    was_stopped: bool
+    boxes: int | None  # that were explained; None where one of each image is
 
     def record(self) -> dict[str, Any]:
         """The summary as JSON can hold it."""
@@ -285,9 +249,9 @@ def print_batch(out: Path, summary: BatchSummary) -> None:
     """Print how many images were explained, what was assumed, why images failed, and what to do next."""
     from rich.text import Text
 
-    from becausal.batch.overview import describe_completion
     from becausal.batch.run import format_duration
-    from becausal.render.wording import format_count
+    from becausal.batch.summaries import describe_completion
+    from becausal.render.numbers import format_count
 
     counts, total, reasons = summary.counts, summary.total, summary.reasons
     facts: list[tuple[str, str | Text]] = [("note", Text(one_line(note), "not dim yellow")) for note in summary.notes]

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from becausal.api.explanation import Explanation
+    from becausal.render.wording import Span
 
 _LONGEST = 600  # characters of a message
 _STYLES = {True: "green", False: "yellow", None: ""}
@@ -47,18 +48,6 @@ def print_documents_only() -> Iterator[None]:
     global _waiting
     documents: list[str] = []
     _waiting = documents
-    try:
-        with _divert_stdout(), redirect_stdout(sys.stderr):
-            yield
-    finally:
-        _waiting = None
-        for text in documents:
-            print(text, flush=True)
-
-
-@contextmanager
-def _divert_stdout() -> Iterator[None]:
-    """Let the file descriptor of stdout stand for stderr, if stdout is a file, a pipe or a terminal."""
     kept = None
     with suppress(OSError, ValueError, AttributeError):  # stdout may be closed, or replaced by an object without a file
         if sys.stdout.fileno() == 1:
@@ -66,11 +55,15 @@ def _divert_stdout() -> Iterator[None]:
             kept = os.dup(1)
             os.dup2(sys.stderr.fileno(), 1)
     try:
-        yield
+        with redirect_stdout(sys.stderr):
+            yield
     finally:
         if kept is not None:
             os.dup2(kept, 1)
             os.close(kept)
+        _waiting = None
+        for text in documents:
+            print(text, flush=True)
 
 
 def open_console(*, stderr: bool = False) -> "Console":
@@ -109,59 +102,62 @@ def print_facts(console: "Console", facts: "list[tuple[str, str | Text]]") -> No
 
 
 def print_summary(explanation: "Explanation", folder: Path) -> None:
-    """Print what was found, its levels, the checks of the (first) explanation, the cost, and where the files are."""
-    from rich.text import Text
-
-    from becausal.render.limits import describe_price, describe_stop
-    from becausal.render.wording import (
-        describe_box,
-        describe_checks,
-        describe_extent,
-        describe_level,
-        describe_set,
-        format_confidence,
-        format_count,
-        headline,
-        is_plain,
-    )
+    """Print the answer, the checks of each set, the cost, and where the files are."""
+    from becausal.render.wording import headline
 
     console = open_console()
-    origin = explanation.origin
-    if is_plain(explanation) or explanation.target.box is not None:
-        head = Text(one_line(explanation.label), style="bold magenta")
-        place = f"{format_confidence(explanation.confidence)} {describe_box(explanation)}"
-        head.append(f" {place}".rstrip(), style="not bold")
-        head.append(f"  {one_line(origin.image)}", style="not bold default")
-    else:
-        head = Text(f"{one_line(origin.image)}: ")
-        for span in headline(explanation):
-            head.append(one_line(span.text) if span.is_label else span.text, style="bold magenta" if span.is_label else "")
-    console.print(head)
-    facts: list[tuple[str, str | Text]] = [("explanation", describe_extent(explanation))]
-    if len(explanation.levels) > 1:
-        facts = [(f"level {level.name}", describe_level(level, explanation)) for level in reversed(explanation.levels)]
-    checks = [check for check in describe_checks(explanation) if check.name != "pieces"]
-    width = max(len(check.answer) for check in checks)
-    for check in checks:
-        answer = Text(f"{check.answer:<{width}}", style=f"not dim {_STYLES[check.holds]}".strip())
-        facts.append((check.name, answer.append(f"  {check.meaning}", style="dim default")))
-    facts += [(f"explanation {number}", describe_set(found)) for number, found in enumerate(explanation.others, start=2)]
-    spent = [format_count(explanation.calls, "call"), describe_price(explanation), f"{explanation.seconds:.1f} s"]
-    cost = ", ".join([*filter(None, spent), f"method {origin.method}"])
-    facts += [("cost", cost), ("files", f"{folder}/  (open report.html)")]
-    facts += [("note", note) for note in explanation.notes]
-    if stopped := describe_stop(explanation):
-        facts.append(("cut short", Text(stopped, style="not dim bold yellow")))
-    print_facts(console, facts)
+    print_spans(console, f"{one_line(explanation.origin.image)}: ", headline(explanation))
+    print_facts(console, list_facts(explanation, folder))
     console.print()
 
 
-def check_writable(out: Path) -> None:
-    """Check that a folder exists or can be made, before any model call; nothing is written.
+def print_spans(console: "Console", start: str, spans: "Iterable[Span]") -> None:
+    """Print a sentence, its labels in colour."""
+    from rich.text import Text
 
-    Raises:
-        OutputError: It cannot be written to.
-    """
+    line = Text(start)
+    for span in spans:
+        line.append(one_line(span.text) if span.is_label else span.text, style="bold magenta" if span.is_label else "")
+    console.print(line)
+
+
+def list_facts(explanation: "Explanation", folder: Path) -> "list[tuple[str, str | Text]]":
+    """What was checked of each set, what is against, a close rival, the cost, the files, and the notes."""
+    from rich.text import Text
+
+    from becausal.render import wording
+    from becausal.render.numbers import format_count
+    from becausal.render.report import format_command
+
+    facts: list[tuple[str, str | Text]] = []
+    for level in reversed(explanation.levels):
+        facts.append(("set 1" if explanation.others else level.name, wording.describe_level(level)))
+        checks = wording.describe_checks(explanation, level)
+        width = max(len(check.answer) for check in checks)
+        for check in checks:
+            line = Text(f"{check.answer:<{width}}", style=f"not dim {_STYLES[check.holds]}".strip())
+            facts.append((f"  {check.name}", line.append(f"  {check.meaning}", style="dim default")))
+    facts += [(f"set {number}", wording.describe_set(found)) for number, found in enumerate(explanation.others, start=2)]
+    if against := wording.describe_against(explanation):
+        facts.append(("against", against))
+    if rival := wording.close_rival(explanation):
+        command = format_command(explanation, target=rival).replace(" \\\n    ", " ")
+        facts.append(("rival", f"to ask about {one_line(rival.label)}: {command}"))
+    spent = [
+        format_count(explanation.calls, "call"),
+        wording.describe_price(explanation),
+        f"{explanation.seconds:.1f} s",
+    ]
+    facts.append(("cost", ", ".join([*filter(None, spent), f"method {explanation.origin.method}"])))
+    facts.append(("files", f"{folder}/  (open report.html)"))
+    facts += [("note", note) for note in explanation.notes]
+    if stopped := wording.describe_stop(explanation):
+        facts.append(("cut short", Text(stopped, style="not dim bold yellow")))
+    return facts
+
+
+def check_writable(out: Path) -> None:
+    """Raise OutputError for a folder that cannot be written to or made, before any model call; nothing is written."""
     place = out.absolute()
     while not os.path.lexists(place):
         place = place.parent

@@ -1,17 +1,28 @@
-"""`becausal explain`: explain why a model gives images their labels."""
+"""`becausal explain`, `demo` and `compare`: explain why a model gives images their labels."""
 
 import os
-from collections.abc import Sequence
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from becausal.core.errors import ImageError, NetworkError, OptionError
-from becausal.core.files import path_inside, safe_name
+from becausal.core.errors import ImageError, InputError, NetworkError, OptionError
+from becausal.core.files import path_inside
 from becausal.core.text import one_line
 from becausal.interfaces.cli import options
-from becausal.interfaces.cli.console import check_writable, complain, print_summary, write_json
+from becausal.interfaces.cli.console import (
+    check_writable,
+    complain,
+    list_facts,
+    open_console,
+    print_facts,
+    print_spans,
+    print_summary,
+    print_table,
+    write_json,
+)
+from becausal.interfaces.cli.folders import keep_folders, remove_earlier, tell_boxes
 from becausal.interfaces.cli.progress import watch_searches
 from becausal.models import open_model
 
@@ -19,6 +30,9 @@ if TYPE_CHECKING:
     from becausal.api import Failure, Request
     from becausal.api.explanation import Explanation
     from becausal.core.contracts import Classifier
+    from becausal.core.explanation import Comparison
+
+IMAGE, OCCLUDER = "demo.png", "demo_occluder.png"
 
 
 @options.expand_options
@@ -27,20 +41,21 @@ def explain(
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE", help="Image files, or .npy signals and volumes.")],
     model: options.Model,
     out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="DIR", help="Folder to write to; each image gets its own folder in it.")
+        Path, options.out_option("Folder to write to; each image gets its own folder in it.")
     ] = options.DEFAULT_OUT,
     every_box: options.EveryBox = False,
     as_json: options.AsJson = False,
     request: options.RequestOptions,
     loading: options.LoadingOptions,
-) -> None:
+) -> int:
     """Explain why a model gives images their labels.
 
-    Finds small sets of pixels that alone are enough: for the label, for half of its confidence, and for most of it
-    (90 %). Checks each of them. For each image, writes explanation.json, arrays.npz, explanation.png, heatmap.png and
-    report.html. Press Ctrl-C to stop early and keep the best result so far.
+    Finds two sets of pixels, one inside the other. `enough` keeps the label on at least 90 % of random backgrounds,
+    shown on fresh ones. `core` keeps the confidence with everything else in a plain colour. Both are checked. For each
+    image, writes explanation.json, arrays.npz, explanation.png, heatmap.png and report.html. Press Ctrl-C to stop early
+    and keep the best result so far.
 
-    Of an object detector it explains a box: the one with the highest score, the one given by --box, or --all.
+    With an object detector, the question is why a box is found: the best one, that of --box, or every one with --all.
 
     **Examples**
 
@@ -50,139 +65,206 @@ def explain(
     - `becausal explain dog.jpg --model hf:google/vit-base-patch16-224 --target wolf --against husky --json`
     - `becausal explain street.jpg --model detect:yolo.onnx --box 2`
     """
-    check_images(images)
-    check_writable(out)
-    if every_box:
-        options.check_every_box(request)
-    folders = [(image, path_inside(out, folder.name)) for image, folder in choose_folders(images, out)]
-    results = ResultWriter(folders, as_json=as_json)
-    search = explain_every_box if every_box else explain_images
-    entries = search(open_model(model, loading), request, results)
-    if as_json:
-        write_json(entries)
-    if results.is_stopping:
-        raise typer.Exit(130)
-    if results.has_failed:
-        raise typer.Exit(2)
-
-
-def check_images(images: Sequence[Path]) -> None:
-    """Refuse folders, which `becausal batch` explains. Raises OptionError."""
     for image in images:
         if os.path.isdir(image):
             raise OptionError(f"{image} is a folder: use becausal batch {image} --out RUN, or give image files")
+    check_writable(out)
+    if every_box:
+        options.check_every_box(request)
+    folders = keep_folders(images, out)
+    entries, status = explain_all(folders, open_model(model, loading), request, every_box=every_box, as_json=as_json)
+    if as_json:
+        write_json(entries)
+    return status
 
 
-class ResultWriter:
-    """Saves the result of each image into its folder, prints it, and keeps track of failures.
+def explain_all(
+    folders: list[tuple[Path, Path]], model: "Classifier", request: "Request", *, every_box: bool, as_json: bool
+) -> tuple[list[dict[str, Any]], int]:
+    """Explain images, or all boxes in them, and save and print each result; what `--json` prints, and the exit status.
 
-    folders: each image and the folder for its files. as_json: print errors only.
+    folders: each image and the folder for its files. An image that cannot be explained does not keep the others from it.
     """
+    from becausal.api import Failure, explain_boxes, explain_numbered
 
-    def __init__(self, folders: list[tuple[Path, Path]], *, as_json: bool) -> None:
-        self.folders = folders
-        self.as_json = as_json
-        self.is_stopping = False
-        self.has_failed = False
-
-    def write(self, number: int, result: "Explanation | Failure") -> dict[str, Any]:
-        """Save and print the result of an image; returns what `--json` prints about it."""
-        image, folder = self.folders[number]
-        return self.write_to(image, folder, result)
-
-    def write_to(self, image: Path, folder: Path, result: "Explanation | Failure") -> dict[str, Any]:
-        """The same, into any folder."""
-        from becausal.api import Failure, find_failure
-
-        if isinstance(result, Failure):
-            return {"image": str(image), "error": self._report_failure(image, str(result.error))}
-        saved = result.save(folder)
-        if result.stopped_by == "interrupt":
-            self.is_stopping = True
-        if not self.as_json:
-            print_summary(result, saved)
-        entry = result.summary() | {"folder": str(saved)}
-        failure = find_failure(result)
-        return entry if failure is None else entry | {"error": self._report_failure(image, failure)}
-
-    def _report_failure(self, image: Path, error: str) -> str:
-        """Print an error, with the image's name if the error does not mention it; returns the error as one line."""
-        self.has_failed = True
-        message = one_line(error)
-        is_clear = len(self.folders) == 1 or image.name in message
-        complain(message if is_clear else f"{image}: {message}")
-        return message
-
-
-def explain_images(model: "Classifier", request: "Request", results: ResultWriter) -> list[dict[str, Any]]:
-    """Explain the images, several at a time if that is faster; returns what `--json` prints, in their order.
-
-    An image that cannot be explained does not keep the others from being explained.
-    """
-    from becausal.api import explain_numbered
-
-    images = [image for image, _ in results.folders]
-    entries: dict[int, dict[str, Any]] = {}
-    title = images[0].name if len(images) == 1 else f"{len(images)} images"
-    with watch_searches(title=title, quiet=results.as_json, count=len(images)) as progress:
-        try:
-            for number, result in explain_numbered(images, model, request=request, progress=progress):
-                with progress.paused():
-                    entries[number] = results.write(number, result)
-        except KeyboardInterrupt:
-            if not entries:
-                raise
-            results.is_stopping = True
-        except NetworkError as error:
-            if not entries:
-                raise
-            results.has_failed = True
-            if left := len(images) - len(entries):  # the errors of the other images are printed already
-                complain(f"{left} of {len(images)} images not started: {error}")
-    results.is_stopping |= progress.is_stopping
-    return [entries[number] for number in sorted(entries)]
-
-
-def explain_every_box(model: "Classifier", request: "Request", results: ResultWriter) -> list[dict[str, Any]]:
-    """Explain all boxes in each image, each into a folder box-1, box-2, … of the image's; returns what `--json` prints."""
-    from becausal.api import Failure, explain_boxes
-
-    entries: list[dict[str, Any]] = []
-    for image, folder in results.folders:
-        with watch_searches(title=image.name, quiet=results.as_json) as progress:
+    entries: dict[tuple[int, int], dict[str, Any]] = {}
+    is_stopping, has_failed, is_only = False, False, len(folders) == 1
+    # Several images at a time may be faster; the boxes of an image share the model's answers, so there it is one by one.
+    rounds = [[pair] for pair in folders] if every_box else [folders]
+    for number, pairs in enumerate(rounds):
+        images, count = [image for image, _ in pairs], len(pairs)
+        title = images[0].name if count == 1 else f"{count} images"
+        with watch_searches(title=title, quiet=as_json, count=count) as progress:
             try:
-                for number, result in explain_boxes(image, model, request=request, progress=progress):
+                search: Any = explain_boxes if every_box else explain_numbered
+                asked: Any = images[0] if every_box else images
+                for inner, result in search(asked, model, request=request, progress=progress):  # number of image, or box
+                    image, folder = pairs[0 if every_box else inner]
                     with progress.paused():
-                        entry = results.write_to(image, path_inside(folder, f"box-{number}"), result)
-                        entries.append(entry | {"box_number": number})
-            except ImageError as error:
-                if len(results.folders) == 1:
+                        own = path_inside(folder, f"box-{inner}") if every_box else folder
+                        entry = save_result(result, image, own, is_only=is_only, as_json=as_json)
+                    entries[number, inner] = entry | ({"box_number": inner} if every_box else {})
+                    is_stopping |= entry.get("stopped_by") == "interrupt"
+            except ImageError as error:  # of the file whose boxes were to be explained
+                if is_only or not every_box:
                     raise
-                entries.append(results.write_to(image, folder, Failure(image.name, error)))
-            except KeyboardInterrupt:
+                entries[number, 0] = save_result(Failure(images[0].name, error), *pairs[0], is_only=is_only, as_json=as_json)
+            except KeyboardInterrupt:  # what was explained before is printed, as JSON too; so it is below
                 if not entries:
                     raise
-                results.is_stopping = True
-            except NetworkError as error:  # what was explained before is printed, as JSON too
+                is_stopping = True
+            except NetworkError as error:
                 if not entries:
                     raise
-                results.has_failed = True
-                complain(f"{image}: not all boxes were explained: {error}")
-                break
-        results.is_stopping |= progress.is_stopping
-        if results.is_stopping:
+                has_failed, left = True, count - len(entries)
+                if every_box:
+                    complain(f"{images[0]}: not all boxes were explained: {error}")
+                elif left:  # the errors of the other images are printed already
+                    complain(f"{left} of {count} images not started: {error}")
+        is_stopping |= progress.is_stopping
+        if is_stopping or has_failed:
             break
-    return entries
+        if every_box and all("error" not in entry for place, entry in entries.items() if place[0] == number):
+            remove_earlier(pairs[0][1], [box for index, box in entries if index == number])
+    found = [entries[place] for place in sorted(entries)]
+    return found, 130 if is_stopping else 2 if has_failed or any("error" in entry for entry in found) else 0
 
 
-def choose_folders(images: Sequence[Path], out: Path) -> list[tuple[Path, Path]]:
-    """Each image with its own folder: its name without the suffix, made safe, and -2, -3, … if that is taken."""
-    taken: set[str] = set()
-    chosen = []
-    for image in images:
-        name, number = safe_name(image.stem), 1
-        while (unique := name if number == 1 else f"{name}-{number}").casefold() in taken:
-            number += 1
-        taken.add(unique.casefold())
-        chosen.append((image, out / unique))
-    return chosen
+def save_result(
+    result: "Explanation | Failure", image: Path, folder: Path, *, is_only: bool, as_json: bool
+) -> dict[str, Any]:
+    """Save and print the result of an image, or print why there is none; returns what `--json` prints about it."""
+    from becausal.api import Failure, find_failure
+
+    entry: dict[str, Any] = {"image": str(image)}
+    if isinstance(result, Failure):
+        failure: str | None = str(result.error)
+    else:
+        saved = result.save(folder)
+        tell_boxes(saved)
+        if not as_json:
+            print_summary(result, saved)
+        entry, failure = result.summary() | {"folder": str(saved)}, find_failure(result)
+    if failure is None:
+        return entry
+    message = one_line(failure)
+    complain(message if is_only or image.name in message else f"{image}: {message}")
+    return entry | {"error": message}
+
+
+def demo(out: options.Out = options.DEFAULT_OUT, as_json: options.AsJson = False) -> int:
+    """Explain a bundled image, offline, in seconds.
+
+    The image shows an object with something in front of it, an occluder. The explanation should lie on the visible
+    part of the object. Writes its files, with report.html, to the folder `demo` in --out.
+
+    **Examples**
+
+    - `becausal demo`
+    - `becausal demo --out first-look`
+    """
+    from becausal.api import explain
+    from becausal.core.metrics import overlap
+    from becausal.images.loading import load_image
+
+    check_writable(out)
+    bundled = files("becausal.models.bundled")
+    if not bundled.joinpath(IMAGE).is_file():
+        raise InputError(f"the bundled image {IMAGE} is missing from this installation: install becausal again")
+    with as_file(bundled.joinpath(IMAGE)) as image, as_file(bundled.joinpath(OCCLUDER)) as occluder:
+        with watch_searches(title="demo", quiet=as_json) as progress:
+            explanation = explain(image, "bundled", progress=progress)
+        ((_, folder),) = keep_folders([image], out)
+        truth = load_image(occluder).pixels.max(axis=-1) > 127  # white where the occluder is
+    on_occluder = overlap(explanation.visible, explanation.frame.from_original(truth))
+    explanation.save(folder)
+    if as_json:
+        write_json([explanation.summary() | {"overlap": on_occluder, "folder": str(folder)}])
+    else:
+        print_demo(explanation, on_occluder, folder)
+    return 130 if explanation.stopped_by == "interrupt" else 0
+
+
+def print_demo(explanation: "Explanation", overlap: float, folder: Path) -> None:
+    """Print what was found, how much of it is on the occluder, and which commands to try next."""
+    from becausal.render.numbers import format_share
+    from becausal.render.wording import headline
+
+    console = open_console()
+    print_spans(console, "A mug, with something in front of it. ", headline(explanation))
+    print_facts(console, [("on the occluder", f"{format_share(overlap)} of {explanation.level.name}")])
+    print_facts(console, list_facts(explanation, folder))
+    console.print("\nNow with your own image and model:")
+    console.print("  becausal models                                        list the kinds of model")
+    console.print("  becausal inspect net.onnx photo.jpg                    show how a model is used, and its top 5")
+    console.print("  becausal explain photo.jpg --model net.onnx --labels names.txt --preprocess imagenet")
+
+
+@options.expand_options
+def compare(
+    *,
+    image: Annotated[Path, typer.Argument(metavar="IMAGE", help="An image file, or an .npy signal or volume.")],
+    model: options.Model,
+    methods: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B,C|all", rich_help_panel=options.SEARCH, help="Methods to compare; see `becausal methods`."
+        ),
+    ] = "all",
+    out: options.Out = options.DEFAULT_OUT,
+    as_json: options.AsJson = False,
+    truth: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="MASK.png",
+            rich_help_panel=options.TARGET,
+            help="Ground truth: an image of the same size, white where the photobomber is.",
+        ),
+    ] = None,
+    request: options.ComparisonRequest,
+    loading: options.LoadingOptions,
+) -> int:
+    """Run several methods on one image and compare what they find.
+
+    All methods share the model, the fill, the target and the extraction of an explanation from a saliency map, so that
+    only the maps differ. Writes comparison.png, comparison.json and comparison.html. A method that does not work with
+    this model is listed with the reason.
+
+    **Examples**
+
+    - `becausal compare photo.jpg --model bundled --methods causal,rise,random`
+    - `becausal compare scene.png --model bundled --truth occluder.png --grain 4 --out comparison`
+    - `becausal compare dog.jpg --model torch:net.py:build --methods causal,grad-cam,ig,lrp --preprocess imagenet`
+    """
+    from becausal.api.compare import choose_methods, compare_methods, save_comparison
+
+    choose_methods(methods)  # a wrong name is refused before the model is loaded
+    check_writable(out)
+    classifier = open_model(model, loading)
+    names = choose_methods(methods, classifier.info)
+    with watch_searches(title=image.name, quiet=as_json) as progress:
+        comparison = compare_methods(image, classifier, names, request=request, truth=truth, progress=progress)
+    folder = save_comparison(comparison, out)
+    if as_json:
+        write_json(comparison.record() | {"folder": str(folder)})
+    else:
+        print_comparison(comparison, folder)
+    return 130 if progress.is_stopping else 0
+
+
+def print_comparison(comparison: "Comparison", folder: Path) -> None:
+    """Print the table, the methods that did not run, and where the files are."""
+    from becausal.render.comparison import choose_columns, describe_shortfall, format_row
+    from becausal.render.wording import as_text, format_label, is_plain, question
+
+    console = open_console()
+    first = comparison.first
+    head = format_label(first) if is_plain(first) else as_text(question(first))
+    console.print(f"{one_line(head)}  {one_line(first.origin.image)}\n")
+    ran = [row for row in comparison.rows if row.explanation is not None]
+    columns = choose_columns(comparison)
+    print_table(tuple(columns), [tuple(format_row(row)[c] for c in columns) for row in ran])
+    facts = [(row.method, describe_shortfall(row)) for row in ran if row.is_coarser]
+    facts += [(row.method, f"did not run: {row.error}") for row in comparison.rows if row.explanation is None]
+    console.print()
+    print_facts(console, [*facts, ("files", f"{folder}/  (open comparison.html)")])

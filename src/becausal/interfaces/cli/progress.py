@@ -1,27 +1,66 @@
-"""Progress on stderr, and Ctrl-C as a request to stop."""
+"""Progress on stderr, and what Ctrl-C does.
 
+The first Ctrl-C asks a search for its best result so far, the second ends it. Python handles signals in its main thread,
+between two steps of its own; a method may be busy inside a library for minutes, or keep its search from being interrupted.
+So another thread hears of signals as well, and ends the process within five seconds, whatever it is doing.
+"""
+
+import os
 import signal
+import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Self
 
 from becausal.core.text import one_line
 from becausal.interfaces.cli.console import complain, open_console
-from becausal.interfaces.cli.ending import search_has_returned, writing
 
 if TYPE_CHECKING:
     from becausal.api import Status
-    from becausal.batch.run import ProgressMeter, TaskEvent
 
 LOG_INTERVAL = 30.0  # seconds between two lines of a log, where stderr is not a terminal
+PATIENCE = 3.0  # seconds in which a search should return its best result so far; then it is interrupted once more
+LAST_SECONDS = 1.0  # after that, and after a second Ctrl-C; then the process ends
+MESSAGE = b"becausal: stopped: interrupted; the search did not return in time, so its result is lost\n"
+
+_is_writing = False  # a result is being written, which is waited for: files appear complete or not at all
 
 
-class InterruptHandler(AbstractContextManager["InterruptHandler"]):
+def end_in_time() -> None:
+    """Begin to listen for signals, in a process that is a command."""
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    signal.set_wakeup_fd(theirs.detach(), warn_on_full_buffer=False)  # written to by Python as soon as a signal comes
+    threading.Thread(target=_listen, args=(ours,), name="becausal-signals", daemon=True).start()
+
+
+def _listen(line: socket.socket) -> None:
+    _wait_for_signal(line)
+    line.settimeout(PATIENCE)
+    try:
+        _wait_for_signal(line)  # a second one, which is raised at once where it can be
+    except TimeoutError:
+        while _is_writing:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(LAST_SECONDS)
+    while _is_writing:
+        time.sleep(0.05)
+    os.write(2, MESSAGE)
+    os._exit(130)
+
+
+def _wait_for_signal(line: socket.socket) -> None:
+    while line.recv(1)[0] not in (signal.SIGINT, signal.SIGTERM):
+        pass
+
+
+class InterruptHandler:
     """Turns the first signal into a request to stop, `is_stopping`; the second raises KeyboardInterrupt.
 
     message: what is printed at the first signal. raises_at_once: whether already the first one should raise
@@ -36,12 +75,12 @@ class InterruptHandler(AbstractContextManager["InterruptHandler"]):
         self._signals = signals or (signal.SIGINT,)
         self._previous: dict[int, Any] = {}
 
-    def __enter__(self) -> "InterruptHandler":
+    def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():  # Python allows handlers there only
             self._previous = {number: signal.signal(number, self._handle) for number in self._signals}
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
@@ -55,7 +94,7 @@ class InterruptHandler(AbstractContextManager["InterruptHandler"]):
             raise KeyboardInterrupt
 
 
-class ProgressBar(AbstractContextManager["ProgressBar"]):
+class ProgressBar:
     """A bar on stderr if that is a terminal; otherwise nothing, or a line every `LOG_INTERVAL` seconds.
 
     title: what stands before the bar. has_log: print lines where there is no terminal. has_time_left: estimate the time
@@ -65,16 +104,29 @@ class ProgressBar(AbstractContextManager["ProgressBar"]):
     def __init__(self, title: str = "", *, quiet: bool = False, has_log: bool = False, has_time_left: bool = False) -> None:
         self._has_log = has_log and not quiet
         self._logged = time.monotonic()
-        self._bar = None if quiet else _make_bar(has_time_left)
-        if self._bar is not None:
-            self._task = self._bar.add_task(one_line(title), total=None, text="")
+        self._bar: Any = None
+        console = None if quiet else open_console(stderr=True)
+        if console is None or not console.is_terminal:
+            return
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    def __enter__(self) -> "ProgressBar":
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[text]}", markup=False),
+            TimeElapsedColumn(),
+            *([TimeRemainingColumn()] if has_time_left else []),
+            console=console,
+            transient=True,
+        )
+        self._task = self._bar.add_task(one_line(title), total=None, text="")
+
+    def __enter__(self) -> Self:
         if self._bar is not None:
             self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
@@ -96,24 +148,6 @@ class ProgressBar(AbstractContextManager["ProgressBar"]):
             self._bar.start()
 
 
-def _make_bar(has_time_left: bool) -> Any:
-    """A bar of the rich library on stderr; None if that is not a terminal."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    console = open_console(stderr=True)
-    if not console.is_terminal:
-        return None
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[text]}", markup=False),
-        TimeElapsedColumn(),
-        *([TimeRemainingColumn()] if has_time_left else []),
-        console=console,
-        transient=True,
-    )
-
-
 class SearchProgress:
     """Shows the progress of searches, and turns the first Ctrl-C into an interrupt in a model call or after it.
 
@@ -131,7 +165,7 @@ class SearchProgress:
 
     def __call__(self, status: "Status") -> None:
         """Show the state of a search after a batch of model calls."""
-        from becausal.render.wording import format_share
+        from becausal.render.numbers import format_share
 
         if self.is_stopping and not self._interrupts.has_raised:
             self._interrupts.has_raised = True
@@ -146,36 +180,24 @@ class SearchProgress:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Hide the bar while the result of an image is written and printed."""
+        global _is_writing
         self._done += 1
-        with self._bar.paused(is_last=self._done == self._count), writing():
-            yield
+        with self._bar.paused(is_last=self._done == self._count):
+            _is_writing = True
+            try:
+                yield
+            finally:
+                _is_writing = False
 
 
 @contextmanager
 def watch_searches(*, title: str, quiet: bool, count: int = 1) -> Iterator[SearchProgress]:
     """Show the progress of searches; count: number of images, of which the bar shows how many are done."""
+    global _is_writing
     message = "finishing with the best result so far; press Ctrl-C again to discard it"
     from becausal.engine.interrupts import is_calling_model
 
     with InterruptHandler(message, raises_at_once=is_calling_model) as interrupts, ProgressBar(title, quiet=quiet) as bar:
         yield SearchProgress(bar, interrupts, count)
-    if interrupts.is_stopping:
-        search_has_returned()
-
-
-class BatchProgress:
-    """Shows the progress of a run of `becausal batch`."""
-
-    def __init__(self, bar: ProgressBar, meter: "ProgressMeter") -> None:
-        self._bar, self._meter = bar, meter
-        self._failures = 0
-        bar.update(meter.done, meter.total, "starting")
-
-    def __call__(self, event: "TaskEvent") -> None:
-        """Count an image that was explained, or that failed."""
-        from becausal.batch.run import format_progress
-
-        self._meter.step()
-        self._failures += event.error is not None
-        failed = f", {self._failures:,} failed" if self._failures else ""
-        self._bar.update(self._meter.done, self._meter.total, format_progress(self._meter) + failed)
+    if interrupts.is_stopping:  # nothing is left to end: the command writes what was found, and ends by itself
+        _is_writing = True

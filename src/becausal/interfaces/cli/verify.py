@@ -1,14 +1,15 @@
 """`becausal verify`: check every claim of a saved explanation again."""
 
 import tomllib
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from becausal.core.errors import InputError, ModelError, OutputError
 from becausal.core.files import open_regular
+from becausal.core.options import option
 from becausal.core.text import one_line
 from becausal.interfaces.cli import options
 from becausal.interfaces.cli.console import open_console, print_table, write_json
@@ -23,22 +24,20 @@ if TYPE_CHECKING:
 PRIVATE = ("header", "token_env", "ca", "cache", "cache_mb")  # endpoint options that are never taken from a record
 MOST_BYTES = 2**33  # of the masks that test whether a set is minimal
 
-SameBackgrounds = Annotated[
-    Path | None,
-    typer.Option(
-        "--backgrounds",
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions:
+    """Where what was explained is now, and whether its record is trusted."""
+
+    trust: bool = option(False, "Use the model that the saved explanation names, even if that runs code or calls a server.")
+    backgrounds: Path | None = option(
+        None,
+        "The folder that the random backgrounds came from, if the explanation was made with --backgrounds.",
         metavar="DIR",
-        help="The folder that the random backgrounds of the level any came from, if it was made with --backgrounds.",
-    ),
-]
-SameImage = Annotated[
-    Path | None,
-    typer.Option(
-        "--image",
-        metavar="FILE",
-        help="The image that was explained. Default: the recorded file, if it has the recorded sha256.",
-    ),
-]
+    )
+    image: Path | None = option(
+        None, "The image that was explained. Default: the recorded file, if it has the recorded sha256.", metavar="FILE"
+    )
 
 
 @options.expand_options
@@ -47,28 +46,15 @@ def verify(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that `becausal explain` wrote for one image.")],
     model: Annotated[
         str | None,
-        typer.Option(
-            "--model",
-            "-m",
-            metavar="SPEC",
-            rich_help_panel=options.MODEL,
-            help="Model to check the claims with. Default: the model that was explained, if it is bundled, or an ONNX file "
-            "that has not changed.",
+        options.model_option(
+            "Model to check the claims with. Default: the model that was explained, if it is bundled, or an ONNX file "
+            "that has not changed."
         ),
     ] = None,
-    trust: Annotated[
-        bool,
-        typer.Option(
-            "--trust",
-            rich_help_panel=options.MODEL,
-            help="Use the model that the saved explanation names, even if that runs code or calls a server.",
-        ),
-    ] = False,
-    backgrounds: SameBackgrounds = None,
-    image: SameImage = None,
+    given: Annotated[VerifyOptions, options.group_of(VerifyOptions, options.OWN)],
     as_json: options.AsJson = False,
     loading: options.LoadingOptions,
-) -> None:
+) -> int:
     """Check every claim of a saved explanation again, with the model, and recompute the rest of its record.
 
     What was recomputed with the same result is named, and so is what could not be checked. The model and its options are
@@ -84,31 +70,15 @@ def verify(
     - `becausal verify becausal-out/photo --backgrounds streets/`
     - `becausal verify photo-from-somebody --image photo.jpg`
     """
+    import numpy as np
+
     from becausal.api import verify as verify_claims
     from becausal.api.explanation import FILES, Explanation
     from becausal.core.checks import Verification
-
-    explanation = Explanation.load(folder)
-    check_size(explanation)
-    classifier = load_again(explanation.origin, model, loading, trust=trust)
-    found = verify_claims(explanation, classifier, backgrounds=backgrounds, image=image)
-    figures = [name for name in FILES[2:] if (folder / name).exists()]
-    found = Verification(found, recomputed=found.recomputed, unchecked=[*found.unchecked, *figures], notes=found.notes)
-    if as_json:
-        write_json(make_record(explanation, folder, found))
-    else:
-        print_claims(explanation, found)
-    if not found.holds:
-        raise typer.Exit(1)
-
-
-def check_size(explanation: "Explanation") -> None:
-    """Raise OutputError for a saved explanation whose claims would take too much memory to check."""
-    import numpy as np
-
     from becausal.core.regions import cells
 
-    for stated in (*explanation.levels, *explanation.others):
+    explanation = Explanation.load(folder)
+    for stated in (*explanation.levels, *explanation.others):  # a record may state what takes too much memory to check
         if stated.checks.minimal_grain is not None:
             number = cells(stated.visible.shape, stated.checks.minimal_grain)
             size = len(np.unique(number[stated.visible])) * stated.visible.size
@@ -116,41 +86,52 @@ def check_size(explanation: "Explanation") -> None:
                 raise OutputError(
                     f"checks.minimal_grain is too small to check: it would take {size / 1e9:,.0f} GB of memory"
                 )
+    classifier = load_again(explanation.origin, model, loading, trust=given.trust)
+    found = verify_claims(explanation, classifier, backgrounds=given.backgrounds, image=given.image)
+    figures = [name for name in FILES[2:] if (folder / name).exists()]
+    found = Verification(found, recomputed=found.recomputed, unchecked=[*found.unchecked, *figures], notes=found.notes)
+    if as_json:
+        write_json({
+            "folder": str(folder), "label": explanation.label, "holds": found.holds,
+            "claims": [asdict(claim) for claim in found], "recomputed": list(found.recomputed),
+            "not_checked": list(found.unchecked), "notes": list(found.notes),
+        })  # fmt: skip
+    else:
+        print_claims(explanation, found)
+    return 0 if found.holds else 1
 
 
 def load_again(origin: "Origin", model: str | None, loading: Loading, *, trust: bool = False) -> "Classifier":
     """Load the given model, or the one that was explained, with the options it was loaded with.
 
-    Raises:
-        ModelError: The record names a model that needs the user's word, or that is not there any more.
+    Raises ModelError where the record names a model that needs the user's word, or that is gone.
     """
-    recorded = read_options(origin, trust=trust)
-    if model is not None:
-        return open_model(model, loading.over(recorded) if is_same_model(model, origin) else loading, uncached=True)
+    from becausal.api.origins import hash_file, is_remote, model_file, toml_file
+
+    recorded = Loading.from_record(origin.loading)
+    endpoint = tuple(each for each in recorded.endpoint if each.partition("=")[0].strip().replace("-", "_") not in PRIVATE)
+    labels = None if isinstance(recorded.labels, str) and not trust else recorded.labels  # a file that is read
+    recorded = replace(recorded, endpoint=endpoint, labels=labels)
     given = loading.over(recorded)
+    if model is not None:
+        file = model_file(model)  # the explained one may be at another place now
+        is_same = model == origin.model or (file is not None and hash_file(file) == (origin.model_sha256 or ""))
+        return open_model(model, given if is_same else loading, uncached=True)
     if not trust:
         check_model(origin)
-        check_toml(origin, given, is_given=loading.preprocess is not None)
+        toml = toml_file(origin.model, given.preprocess)
+        # A TOML file says how the model is loaded. It has to be the recorded one, or the user's.
+        if toml is not None and (loading.preprocess is None or not str(given.preprocess).endswith(".toml")):
+            then, now = origin.files.get("toml", {}).get("sha256"), None if is_remote(toml) else hash_file(toml)
+            if then != now or _reads_elsewhere(toml):
+                raise ModelError(
+                    f"{one_line(toml, 200)}, which says how the model is loaded, is not the file that was used for the "
+                    "explanation: give --model, or add --trust"
+                )
     try:
         return open_model(origin.model, given, uncached=True)
     except ModelError as error:
         raise ModelError(f"the explained model cannot be loaded, give one with --model: {error}") from error
-
-
-def read_options(origin: "Origin", *, trust: bool) -> Loading:
-    """The recorded loading options, without those that send secrets or, unless trusted, read files."""
-    recorded = Loading.from_record(origin.loading)
-    kept = tuple(pair for pair in recorded.endpoint if pair.partition("=")[0].strip().replace("-", "_") not in PRIVATE)
-    labels = None if isinstance(recorded.labels, str) and not trust else recorded.labels
-    return replace(recorded, endpoint=kept, labels=labels)
-
-
-def is_same_model(model: str, origin: "Origin") -> bool:
-    """Whether the model that the user gives is the explained one, perhaps at another place."""
-    from becausal.api.origins import hash_file, model_file
-
-    file = model_file(model)
-    return model == origin.model or (file is not None and hash_file(file) == (origin.model_sha256 or ""))
 
 
 def check_model(origin: "Origin") -> None:
@@ -175,26 +156,11 @@ def check_model(origin: "Origin") -> None:
         )
     digest = None if is_remote(file) else hash_file(file)
     if digest is None:
-        raise ModelError(f"the explained model is not at {one_line(file, 200)} (any more): give its place with --model")
+        raise ModelError(f"the explained model is gone from {one_line(file, 200)}: say where it is with --model")
     if digest != origin.model_sha256:
         raise ModelError(
             f"{one_line(file, 200)} is not the model that was explained: its sha256 was "
             f"{one_line(origin.model_sha256, 12)}…, now {digest[:12]}…; give a model with --model, or add --trust"
-        )
-
-
-def check_toml(origin: "Origin", loading: Loading, *, is_given: bool) -> None:
-    """Raise ModelError unless the TOML file that the model would be loaded with is the recorded one, or the user's."""
-    from becausal.api.origins import hash_file, is_remote, toml_file
-
-    file = toml_file(origin.model, loading.preprocess)
-    if file is None or (is_given and str(loading.preprocess).endswith(".toml")):
-        return
-    then, now = origin.files.get("toml", {}).get("sha256"), None if is_remote(file) else hash_file(file)
-    if then != now or _reads_elsewhere(file):
-        raise ModelError(
-            f"{one_line(file, 200)}, which says how the model is loaded, is not the file that was used for the explanation: "
-            "give --model, or add --trust"
         )
 
 
@@ -208,19 +174,6 @@ def _reads_elsewhere(toml: Path) -> bool:
         return False
     except (OSError, ValueError, RecursionError, InputError):
         return True
-
-
-def make_record(explanation: "Explanation", folder: Path, found: "Verification") -> dict[str, Any]:
-    """What `--json` prints."""
-    return {
-        "folder": str(folder),
-        "label": explanation.label,
-        "holds": found.holds,
-        "claims": [asdict(claim) for claim in found],
-        "recomputed": list(found.recomputed),
-        "not_checked": list(found.unchecked),
-        "notes": list(found.notes),
-    }
 
 
 def print_claims(explanation: "Explanation", found: "Verification") -> None:

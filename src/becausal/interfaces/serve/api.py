@@ -1,19 +1,32 @@
-"""What the routes of the API do."""
+"""The HTTP API: what its routes do, and its description as OpenAPI and as a page.
+
+`static/openapi.json` has the addresses and the answers; bodies and the fields of a `Request` follow from their dataclasses,
+described as on the command line.
+"""
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from becausal.interfaces.serve.addresses import EXPLAIN_VERB, JOBS_PATH
-from becausal.interfaces.serve.bodies import Order, read_explain, read_instances
-from becausal.interfaces.serve.description import make_openapi, render_docs
-from becausal.interfaces.serve.jobs import ClientJob, describe_job, write_job
-from becausal.interfaces.serve.responses import read_body, respond, respond_failure
-from becausal.interfaces.serve.service import Service, stop_all
-from becausal.interfaces.serve.tasks import Answer, AnswerTask
+from becausal.core.request import Request
+from becausal.core.version import __version__
+from becausal.images.fills import with_fills
+from becausal.interfaces.serve import bodies
+from becausal.interfaces.serve.jobs import BackgroundJob
+from becausal.interfaces.serve.limits import Limits
+from becausal.interfaces.serve.rendering import read_static, render
+from becausal.interfaces.serve.service import Service, find_status, read_body, respond
+from becausal.interfaces.serve.tasks import ExplainTask
 
 if TYPE_CHECKING:
     from starlette.requests import Request as HttpRequest
     from starlette.responses import Response
+
+Schema = dict[str, Any]
+
+_PLAIN = {bool: "boolean", int: "integer", float: "number", str: "string", NoneType: "null"}
 
 
 class Api:
@@ -22,62 +35,45 @@ class Api:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._document = make_openapi(service.limits)
-        self._page = render_docs(self._document)
+        self._page = render("docs", document=self._document)
 
     async def explain(self, request: "HttpRequest") -> "Response":
         """POST /v1/explain."""
+        service = self._service
         body = await read_body(request)
-        order = read_explain(request.headers.get("content-type", ""), body, self._service.limits)
-        del body  # a few megabytes, while the job is waited for
-        (job,), wait = await self._start(request, order), order.wait
-        del order
-        is_waited_for = not _prefers_async(request)  # else its address is sent, even if it has ended already
-        jobs = self._service.jobs
-        if is_waited_for and await jobs.wait(job, wait, self._service.connections, request.is_disconnected):
-            return respond(job.result.body) if isinstance(job.result, Answer) else respond_failure(job)
-        name = jobs.keep(job)
-        return respond(describe_job(name, job), 202, location=f"{JOBS_PATH}/{name}")
-
-    async def explain_instances(self, request: "HttpRequest") -> "Response":
-        """POST /v1/models/NAME:explain."""
-        name = request.path_params["name"].removesuffix(EXPLAIN_VERB)
-        self._service.find_model(name)
-        body = await read_body(request)
-        order = read_instances(request.headers.get("content-type", ""), body, name, self._service.limits)
-        del body
-        jobs, wait = await self._start(request, order), order.wait
-        del order
-        answers: list[Answer] = []
-        for number, job in enumerate(jobs):
-            await self._service.jobs.wait(job, wait, self._service.connections, request.is_disconnected)
-            if not isinstance(job.result, Answer):
-                stop_all(jobs)
-                return respond_failure(job, f"instances[{number}]")
-            answers.append(job.result)
-        predictions = json.dumps([answer.label for answer in answers]).encode("utf-8")
-        explanations = b", ".join(answer.body for answer in answers)
-        return respond(b'{"predictions": ' + predictions + b', "explanations": [' + explanations + b"]}")
+        upload, asked, given = bodies.read_explain(request.headers.get("content-type", ""), body, service.limits)
+        classifier, model, wait = service.find_model(given.model), given.model, given.wait
+        await service.check_upload(request, upload)
+        job = service.submit(ExplainTask(upload, classifier, asked, service.limits, given.include), model)
+        del body, upload, given  # a few megabytes, while the job is waited for
+        wishes = ",".join(request.headers.getlist("prefer")).split(",")  # RFC 7240
+        is_waited_for = all(wish.partition(";")[0].strip().lower() != "respond-async" for wish in wishes)
+        if is_waited_for and await service.queue.wait(job, wait, service.connections, request.is_disconnected):
+            if job.result is None:
+                return respond({"error": job.error}, find_status(job.failure))
+            return respond(job.result.data)
+        name = service.queue.keep(job)  # its address is sent, even if it has ended already
+        return respond(describe_job(name, job), 202, location=f"/v1/jobs/{name}")
 
     async def show_job(self, request: "HttpRequest") -> "Response":
-        """GET /v1/jobs/ID."""
+        """GET /v1/jobs/ID: the state of a job, with its result once it is done."""
         name = request.path_params["id"]
-        return respond(write_job(name, self._service.jobs.find(name).job))
+        job = self._service.queue.find(name)
+        found = describe_job(name, job)
+        text = json.dumps(found).encode("utf-8")
+        if found["state"] == "done" and job.result is not None:
+            text = text[:-1] + b', "result": ' + job.result.data + b"}"
+        return respond(text)
 
     async def stop_job(self, request: "HttpRequest") -> "Response":
         """DELETE /v1/jobs/ID."""
         name = request.path_params["id"]
-        job = self._service.jobs.stop(name)
+        job = self._service.queue.stop(name)
         return respond(describe_job(name, job), 200 if job.ended.is_set() else 202)
 
     async def list_models(self, request: "HttpRequest") -> "Response":
         """GET /v1/models."""
         return respond({"models": list(self._service.models)})
-
-    async def show_model(self, request: "HttpRequest") -> "Response":
-        """GET /v1/models/NAME."""
-        name = request.path_params["name"]
-        self._service.find_model(name)
-        return respond({"name": name, "ready": not self._service.connections.is_closing})
 
     async def show_health(self, request: "HttpRequest") -> "Response":
         """GET /healthz."""
@@ -85,14 +81,7 @@ class Api:
 
     async def show_metrics(self, request: "HttpRequest") -> "Response":
         """GET /metrics."""
-        (waiting, running), (kept, held) = self._service.queue.lengths, self._service.jobs.kept
-        gauges = {
-            "becausal_queue_length": ("Jobs that wait.", waiting),
-            "becausal_running_jobs": ("Jobs that run.", running),
-            "becausal_kept_jobs": ("Jobs that clients can ask for by their id.", kept),
-            "becausal_kept_bytes": ("Size of the results of these jobs.", held),
-        }
-        text, media_type = self._service.metrics.render(gauges)
+        text, media_type = self._service.metrics.render()
         return respond(text, media_type=media_type)
 
     async def show_docs(self, request: "HttpRequest") -> "Response":
@@ -103,16 +92,74 @@ class Api:
         """GET /openapi.json."""
         return respond(self._document)
 
-    async def _start(self, request: "HttpRequest", order: Order) -> list[ClientJob]:
-        """Check the images and submit a job for each; all of them, or none. Raises RequestRejected or BecausalError."""
-        classifier, limits = self._service.find_model(order.model), self._service.limits
-        await self._service.check_uploads(request, *order.uploads)
-        return self._service.submit(
-            [AnswerTask(upload, classifier, order.request, order.include, limits) for upload in order.uploads], order.model
-        )
+
+def describe_job(name: str, job: BackgroundJob) -> dict[str, Any]:
+    """The state and progress of a job as JSON can hold it, without its result."""
+    progress = job.progress
+    found: dict[str, Any] = {"id": name, "state": "queued" if job.state == "waiting" else job.state, "calls": progress.calls}
+    if job.state == "waiting":
+        found["ahead"] = job.ahead
+    if progress.status is not None and job.state == "running":
+        found |= {"stage": progress.status.stage, "size": progress.status.size, "max_calls": progress.status.max_calls}
+    if job.state == "failed":
+        found["error"] = job.error
+    return found
 
 
-def _prefers_async(request: "HttpRequest") -> bool:
-    """Whether the client wants the address of the job at once (RFC 7240)."""
-    wishes = ",".join(request.headers.getlist("prefer")).split(",")
-    return any(wish.partition(";")[0].strip().lower() == "respond-async" for wish in wishes)
+# ---------------------------------------------------------------- the description
+
+
+def make_openapi(limits: Limits) -> Schema:
+    """The OpenAPI document of the API; it names no models, so that it can be read without a token."""
+    document: Schema = json.loads(read_static("openapi.json"))
+    document["info"]["version"] = __version__
+    asked, explain = describe_record(Request), describe_record(bodies.ExplainBody)
+    explain["properties"]["wait"]["maximum"] = limits.seconds
+    form = explain["properties"] | {
+        "image": {"type": "string", "format": "binary", "description": "The image file."},
+        "request": {"type": "string", "description": "The fields below as JSON."},
+    }
+    document["components"]["schemas"] = {"Request": asked} | document["components"]["schemas"]
+    content = {
+        bodies.JSON_TYPE: {"schema": explain},
+        bodies.FORM_TYPE: {"schema": explain | {"properties": form | asked["properties"]}},
+    }
+    document["paths"]["/v1/explain"]["post"]["requestBody"] = {"required": True, "content": content}
+    return document
+
+
+def describe_record(record: type) -> Schema:
+    """A dataclass whose fields are options as a JSON schema."""
+    hints = get_type_hints(record, include_extras=True)
+    properties: Schema = {}
+    required = []
+    for item in fields(record):
+        properties[item.name] = dict(type_schema(hints[item.name]) or {})
+        if text := item.metadata["option"].help:
+            properties[item.name]["description"] = with_fills(text)
+        if item.default is not MISSING:
+            properties[item.name]["default"] = list(item.default) if isinstance(item.default, tuple) else item.default
+        elif item.default_factory is MISSING:
+            required.append(item.name)
+    return {"type": "object", "properties": properties, **({"required": required} if required else {})}
+
+
+def type_schema(hint: Any) -> Schema | None:
+    """The JSON schema of a type; None for one that JSON cannot hold."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        parts = [part for part in map(type_schema, arguments) if part is not None]
+        return {"anyOf": parts} if len(parts) > 1 else parts[0]
+    if origin is Annotated:
+        return {**(type_schema(arguments[0]) or {}), **arguments[1]}
+    if hint in _PLAIN:
+        return {"type": _PLAIN[hint]}
+    if is_dataclass(hint) and isinstance(hint, type):
+        return describe_record(hint)
+    if origin is Literal:
+        return {"enum": list(arguments)}
+    if origin is tuple:
+        return {"type": "array", "items": type_schema(arguments[0]) or {}}
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return {"type": "object"}
+    return None

@@ -1,123 +1,70 @@
 """Bodies of requests: JSON or a form with a file, read into images and a `Request`, with the field's name in messages.
 
-A body is data: a field that would make the server read a file or use more than its limits is refused.
+A body is data: a field that would make the server read a file or use more than its limits is refused. The dataclasses are
+the schema of the bodies, for reading and for the description of the API; `Annotated` adds what a type does not say.
 """
 
 import json
-import math
 from base64 import b64decode
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from dataclasses import MISSING, dataclass, field
+from typing import Annotated, Any, NoReturn, get_type_hints
 
 from becausal.api.explanation import FILES
 from becausal.core.errors import OptionError
+from becausal.core.options import Option, list_options, option
 from becausal.core.request import Request
-from becausal.core.schema import check_depth, read_fields
+from becausal.core.schema import check_depth, read_fields, read_text
 from becausal.core.text import one_line
 from becausal.images.fills import FILLS
-from becausal.interfaces.serve.forms import FORM_TYPE, parse_form, read_one, read_texts
 from becausal.interfaces.serve.guard import RequestRejected
 from becausal.interfaces.serve.images import Upload, clean_name
 from becausal.interfaces.serve.limits import Limits
 from becausal.methods import make_explainer
 
-JSON_TYPE = "application/json"
-DEFAULT_WAIT = 60.0  # seconds until a client gets the address of a job instead of its result
-MAX_INSTANCES = 16
+JSON_TYPE, FORM_TYPE = "application/json", "multipart/form-data"
+MAX_PARTS = 100  # of a form
 MAX_CHARACTERS = 200  # of a text in a request
-MAX_FILLS = len(FILLS)
 INCLUDABLE = tuple(name for name in FILES if name != "explanation.json")
 FILE_FILL = "image:"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainBody:
-    """The JSON body of POST /v1/explain; see `schema` for what the fields mean."""
+    """The JSON body of POST /v1/explain."""
 
-    image: str
-    name: str = "image"
-    model: str | None = None
-    request: Mapping[str, Any] = field(default_factory=dict)
-    include: tuple[str, ...] = ()
-    wait: float = DEFAULT_WAIT
-
-
-@dataclass(frozen=True, kw_only=True)
-class BinaryValue:
-    """Bytes in a JSON body, as KServe and TensorFlow Serving write them."""
-
-    b64: str
+    image: Annotated[str, {"contentEncoding": "base64"}] = option(MISSING, "The image file in base64.")
+    request: Annotated[Mapping[str, Any], {"$ref": "#/components/schemas/Request"}] = field(
+        default_factory=dict, metadata={"option": Option("What is asked of the explanation.")}
+    )
+    name: str = option("image", "The name of the image in the answer.")
+    model: str | None = option(None, "A name from /v1/models. Default: the first one.")
+    include: Annotated[tuple[str, ...], {"items": {"enum": list(INCLUDABLE)}}] = option(
+        (), "Files to send along, in base64."
+    )
+    wait: float = option(60.0, "Seconds to wait for the result; then the answer is 202 with the address of the job.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Instance:
-    """One image of a KServe request."""
-
-    image: BinaryValue
-    name: str = "image"
-
-
-@dataclass(frozen=True, kw_only=True)
-class InstancesBody:
-    """The body of POST /v1/models/NAME:explain."""
-
-    instances: tuple[Any, ...]
-    request: Mapping[str, Any] = field(default_factory=dict)
-    include: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Order:
-    """What a client wants to have explained. model: None for the default one. wait: seconds for the result."""
-
-    uploads: tuple[Upload, ...]
-    model: str | None
-    request: Request
-    include: tuple[str, ...]
-    wait: float
-
-
-def read_explain(content_type: str, body: bytes, limits: Limits) -> Order:
-    """The order in a body of POST /v1/explain. Raises RequestRejected or OptionError."""
-    kind = check_type(content_type, JSON_TYPE, FORM_TYPE)
-    if kind == JSON_TYPE:
+def read_explain(content_type: str, body: bytes, limits: Limits) -> tuple[Upload, Request, ExplainBody]:
+    """The image, what is asked, and the rest of a body of POST /v1/explain. Raises RequestRejected or OptionError."""
+    if check_type(content_type, JSON_TYPE, FORM_TYPE) == JSON_TYPE:
         given = ExplainBody(**read_fields(ExplainBody, parse_json(body)))
-        data = decode_base64(given.image, "image", limits)
+        if len(given.image) > -(-limits.upload_bytes * 4 // 3) + 4:
+            raise RequestRejected(413, f"image is too large: the limit is {limits.upload_bytes / 1e6:.3g} MB")
+        try:
+            data = b64decode(given.image, validate=True)
+        except ValueError:
+            raise RequestRejected(400, "image is not valid base64") from None
         values = read_fields(Request, given.request, "request")
     else:
         given, data, values = read_form(content_type, body)
     if not 0 <= given.wait <= limits.seconds:
         raise OptionError(f"wait is {given.wait:g}, expected 0 to {limits.seconds:g} seconds")
-    return Order(
-        uploads=(make_upload(given.name, data, limits),),
-        model=given.model,
-        request=check_request(Request(**values), limits),
-        include=check_include(given.include),
-        wait=given.wait,
-    )
-
-
-def read_instances(content_type: str, body: bytes, model: str, limits: Limits) -> Order:
-    """The order in a body of POST /v1/models/NAME:explain. Raises RequestRejected or OptionError."""
-    check_type(content_type, JSON_TYPE)
-    given = InstancesBody(**read_fields(InstancesBody, parse_json(body)))
-    if not 1 <= len(given.instances) <= MAX_INSTANCES:
-        raise OptionError(f"instances has {len(given.instances)} images, expected 1 to {MAX_INSTANCES}")
-    uploads = []
-    for number, value in enumerate(given.instances):
-        where = f"instances[{number}]"
-        if isinstance(value, Mapping) and "b64" in value:
-            value = {"image": value}
-        instance = Instance(**read_fields(Instance, value, where))
-        uploads.append(make_upload(instance.name, decode_base64(instance.image.b64, where, limits), limits))
-    return Order(
-        uploads=tuple(uploads),
-        model=model,
-        request=check_request(Request(**read_fields(Request, given.request, "request")), limits),
-        include=check_include(given.include),
-        wait=math.inf,
-    )
+    upload, request = make_upload(given.name, data, limits), check_request(Request(**values), limits)
+    for name in given.include:
+        if name not in INCLUDABLE:
+            raise OptionError(f"include has {one_line(name, 40)!r}, expected {', '.join(INCLUDABLE)}")
+    return upload, request, given
 
 
 def check_type(content_type: str, *expected: str) -> str:
@@ -146,16 +93,6 @@ def parse_json(text: bytes | str, where: str = "the body") -> dict[str, Any]:
     return found
 
 
-def decode_base64(text: str, where: str, limits: Limits) -> bytes:
-    """The bytes of an image. Raises RequestRejected where they are not base64, or too many."""
-    if len(text) > -(-limits.upload_bytes * 4 // 3) + 4:
-        raise RequestRejected(413, f"{where} is too large: the limit is {limits.upload_bytes / 1e6:.3g} MB")
-    try:
-        return b64decode(text, validate=True)
-    except ValueError:
-        raise RequestRejected(400, f"{where} is not valid base64") from None
-
-
 def make_upload(name: str, data: bytes, limits: Limits) -> Upload:
     """An image file that is not decoded yet. Raises RequestRejected if it is empty or too large."""
     upload = Upload(clean_name(name), data)
@@ -166,33 +103,10 @@ def make_upload(name: str, data: bytes, limits: Limits) -> Upload:
     return upload
 
 
-def check_include(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The files to send along, each once. Raises OptionError for a name that is not offered."""
-    for name in names:
-        if name not in INCLUDABLE:
-            raise OptionError(f"include has {one_line(name, 40)!r}, expected {', '.join(INCLUDABLE)}")
-    return tuple(dict.fromkeys(names))
-
-
 def check_request(request: Request, limits: Limits) -> Request:
     """The same request. Raises OptionError for one that reads files or exceeds the limits of the server."""
-    _check_values(request.record(), limits)
-    if any(fill.lower().startswith(FILE_FILL) for fill in request.fills):
-        raise OptionError(f"a fill {FILE_FILL}FILE is not allowed: the server reads no files for clients")
-    if request.backgrounds is not None:
-        raise OptionError("backgrounds from a folder are not allowed: the server reads no files for clients")
-    if len(request.fills) > MAX_FILLS:
-        raise OptionError(f"fills has {len(request.fills)} fills, expected at most {MAX_FILLS}")
-    if request.max_calls is not None and request.max_calls > limits.max_calls:
-        raise OptionError(f"max_calls is {request.max_calls}, expected at most {limits.max_calls} on this server")
-    if isinstance(request.method, str):
-        make_explainer(request.method, request.options)
-    return request
-
-
-def _check_values(record: Mapping[str, Any], limits: Limits) -> None:
-    """Raise OptionError for long texts, and for options of a method that are beyond the number of calls."""
-    pending: list[tuple[str, Any, bool]] = [(name, value, name == "options") for name, value in record.items()]
+    # Options of a method decide how much memory it takes, so that none may be beyond the number of calls.
+    pending: list[tuple[str, Any, bool]] = [(name, value, name == "options") for name, value in request.record().items()]
     while pending:
         where, value, is_option = pending.pop()
         if isinstance(value, str) and len(value) > MAX_CHARACTERS:
@@ -201,8 +115,19 @@ def _check_values(record: Mapping[str, Any], limits: Limits) -> None:
             pending += [(f"{where}.{one_line(key, 40)}", inner, is_option) for key, inner in value.items()]
         elif isinstance(value, (list, tuple)):
             pending += [(where, inner, is_option) for inner in value]
-        elif is_option and _as_number(value) > limits.max_calls:  # they decide how much memory a method takes
+        elif is_option and _as_number(value) > limits.max_calls:
             raise OptionError(f"{where} is {one_line(value, 40)}, expected at most {limits.max_calls} on this server")
+    if any(fill.lower().startswith(FILE_FILL) for fill in request.fills):
+        raise OptionError(f"a fill {FILE_FILL}FILE is not allowed: the server reads no files for clients")
+    if request.backgrounds is not None:
+        raise OptionError("backgrounds from a folder are not allowed: the server reads no files for clients")
+    if len(request.fills) > len(FILLS):
+        raise OptionError(f"fills has {len(request.fills)} fills, expected at most {len(FILLS)}")
+    if request.max_calls is not None and request.max_calls > limits.max_calls:
+        raise OptionError(f"max_calls is {request.max_calls}, expected at most {limits.max_calls} on this server")
+    if isinstance(request.method, str):
+        make_explainer(request.method, request.options)
+    return request
 
 
 def _as_number(value: Any) -> float:
@@ -213,6 +138,9 @@ def _as_number(value: Any) -> float:
         return float("inf") if isinstance(value, int) else 0.0
 
 
+# ---------------------------------------------------------------- forms
+
+
 def read_form(content_type: str, body: bytes) -> tuple[ExplainBody, bytes, dict[str, Any]]:
     """The body, the image file and the fields of the request in a form. Raises RequestRejected or OptionError."""
     texts, files = parse_form(content_type, body)
@@ -221,13 +149,66 @@ def read_form(content_type: str, body: bytes) -> tuple[ExplainBody, bytes, dict[
         problem = "has no file" if wrong is None else f"has a file {one_line(wrong, 40)!r}, expected one"
         raise RequestRejected(400, f"the form {problem} named image, e.g. curl -F image=@photo.jpg")
     name, data = files["image"]
-    own: dict[str, Any] = {"image": "", "name": name}
+    own: dict[str, Any] = {"image": "", "name": name, "include": texts.pop("include", [])}
     for key in ("name", "model", "wait"):
         if key in texts:
-            own[key] = read_one(key, texts.pop(key), as_json=key == "wait")
-    own["include"] = texts.pop("include", [])
+            own[key] = read_one(key, texts.pop(key))
+    if "wait" in own:
+        own["wait"] = read_text(own["wait"], float, "wait")
     values: dict[str, Any] = {}
     if "request" in texts:
         values = read_fields(Request, parse_json(read_one("request", texts.pop("request")), "request"), "request")
     values |= read_fields(Request, {key: read_texts(key, found) for key, found in texts.items()})
     return ExplainBody(**read_fields(ExplainBody, own)), data, values
+
+
+def parse_form(content_type: str, body: bytes) -> tuple[dict[str, list[str]], dict[str, tuple[str, bytes]]]:
+    """The texts and the files (name, content) of a form, by field; nothing is written to disk. Raises RequestRejected."""
+    from python_multipart.multipart import File, FormParser, parse_options_header
+
+    parts: list[Any] = []
+
+    def add(part: Any) -> None:
+        parts.append(part)
+        if len(parts) > MAX_PARTS:
+            raise RequestRejected(400, f"the form has more than {MAX_PARTS} fields")
+
+    def decode(value: bytes | None) -> str:
+        return (value or b"").decode("utf-8", errors="replace")
+
+    boundary = parse_options_header(content_type)[1].get(b"boundary")
+    if not boundary:
+        raise RequestRejected(400, f"the Content-Type {FORM_TYPE} has no boundary")
+    try:
+        parser = FormParser(FORM_TYPE, add, add, boundary=boundary, config={"MAX_MEMORY_FILE_SIZE": len(body) + 1})
+        parser.write(body)
+        parser.finalize()
+    except ValueError as error:  # FormParserError is one
+        raise RequestRejected(400, f"the form cannot be read: {one_line(error, 120)}") from None
+    texts: dict[str, list[str]] = {}
+    files: dict[str, tuple[str, bytes]] = {}
+    for part in parts:
+        if isinstance(part, File):
+            part.file_object.seek(0)
+            files[decode(part.field_name)] = (decode(part.file_name), part.file_object.read())
+        else:
+            texts.setdefault(decode(part.field_name), []).append(decode(part.value))
+    return texts, files
+
+
+def read_texts(name: str, texts: list[str]) -> Any:
+    """The value of a field of `Request` from texts, as on the command line. Raises OptionError."""
+    option = {each.name: each for each in list_options(Request)}.get(name)
+    if option is None:
+        return texts  # refused later, as an unknown field
+    if option.parse is not None:
+        return option.parse(texts if option.takes_many else read_one(name, texts))
+    text = read_one(name, texts)
+    return text if str in option.types else read_text(text, get_type_hints(Request)[name], name)
+
+
+def read_one(name: str, texts: list[str]) -> str:
+    """The text of a field that may be given once."""
+    if len(texts) > 1:
+        raise OptionError(f"the form has the field {one_line(name, 40)} {len(texts)} times, expected once")
+    return texts[0]

@@ -1,13 +1,25 @@
-"""Images from clients, decoded from memory within limits, and generated examples."""
+"""Images from clients: checked in a process of their own, decoded from memory within limits, and written into HTML.
 
+Every upload is decoded once in a process of its own, so that a hostile file cannot use up the server's time or memory.
+`UploadChecks` starts the process, `main` is what runs there.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
 import threading
 import warnings
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext, suppress
+from dataclasses import asdict, dataclass, replace
+from functools import cache
 from hashlib import sha256
 from io import BytesIO
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,33 +31,24 @@ from becausal.images.loading import InputImage, load_image
 from becausal.interfaces.serve.limits import Limits
 from becausal.render.pages import data_uri
 from becausal.render.painting import COMPRESSION
-from becausal.scenes import make_group, make_scene
 
 if TYPE_CHECKING:
     from PIL import Image
     from PIL.ImageFile import ImageFile
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")  # common formats; none of their decoders starts a program
-PREVIEW_SIDE = 720  # pixels of the longest side of the preview
-LOSSLESS_SIDE = 960  # the same of images that are shown without loss
 COUNTED_FORMATS = ("TIFF", "GIF")  # formats whose header does not tell the number of frames
 ORIENTATION = 0x0112  # the EXIF tag
 SMALL_PIXELS = 4_000_000
+LOSSLESS_SIDE = 960  # pixels of the longest side of images that are shown without loss
+THUMBNAIL_SIDE = 144
 _decoding = threading.Lock()  # one at a time: decoding a large image takes a few hundred megabytes
 
-#: Label and seed of scenes whose object is partly covered and that the bundled classifier gets right.
-EXAMPLES = (
-    ("bus", 1025),
-    ("house", 1002),
-    ("sailboat", 1011),
-    ("butterfly", 1000),
-    ("mug", 1028),
-    ("clock", 1005),
-    ("umbrella", 1017),
-    ("plane", 1008),
-)
-#: Seeds of scenes with several objects, all of which the bundled detector finds.
-GROUP_EXAMPLES = (1055, 1036, 1011, 1050, 1016, 1028, 1044, 1023)
+MAX_CHECKS = 3  # at once
+MAX_CLIENT_CHECKS = 2  # of one client address, so that nobody can occupy all of them
+MAX_GOOD = 1000  # files whose hashes are kept
+WALL_FACTOR = 4  # seconds on the clock per second of processor time, on a busy machine
+PROGRAM = f"from {__name__} import main; main()"
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,80 @@ def clean_name(name: str) -> str:
     """The last component of a file name, printable and at most 60 characters."""
     last = "".join(c if c.isprintable() else " " for c in name).replace("\\", "/").rpartition("/")[2].strip()
     return last if 0 < len(last) <= 60 else (f"{last[:40]}…{last[-16:]}" if last else "image")
+
+
+# ---------------------------------------------------------------- checks in another process
+
+
+class UploadChecks:
+    """Checks a few uploads at once; those of other clients do not wait for a client with slow ones."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._pool = ThreadPoolExecutor(MAX_CHECKS, thread_name_prefix="becausal-check")
+        self._slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()  # of each client with uploads
+        self._good: OrderedDict[str, None] = OrderedDict()  # hashes of files that were decoded: the page sends one again
+
+    async def check(self, upload: Upload, client: str) -> None:
+        """Decode an upload of a client address; raises ImageError if that fails or takes too long."""
+        name = sha256(upload.data).hexdigest()
+        if name in self._good:
+            return
+        async with self._slots.setdefault(client, asyncio.Semaphore(MAX_CLIENT_CHECKS)):
+            await asyncio.get_running_loop().run_in_executor(self._pool, check_upload, upload, self._limits)
+        self._good[name] = None
+        while len(self._good) > MAX_GOOD:
+            self._good.popitem(last=False)
+
+    def close(self) -> None:
+        """Do not start any more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def check_upload(upload: Upload, limits: Limits) -> None:
+    """Decode an upload in another process within `limits`; raises ImageError if that fails or takes too long."""
+    too_slow = ImageError(f"{upload.name} takes too long or too much memory to decode: save it as a JPEG or PNG file")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", PROGRAM, upload.name, json.dumps(asdict(limits))],
+            input=upload.data,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=WALL_FACTOR * limits.decode_seconds,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise too_slow from None
+    if done.returncode < 0:  # ended by a limit, or by a fault in a decoder
+        raise too_slow
+    try:
+        reply = json.loads(done.stdout)
+    except ValueError:
+        raise ImageError(f"{upload.name} could not be checked: the process that decodes images has failed") from None
+    if reply["error"] is not None:
+        raise ImageError(reply["error"])
+
+
+def main() -> None:
+    """Decode the file on stdin, and print as JSON what is wrong with it."""
+    name, limits = sys.argv[1], Limits(**json.loads(sys.argv[2]))
+    with suppress(ImportError):  # Windows has no such limits; there only the time is limited
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CPU, (limits.decode_seconds, limits.decode_seconds))
+        resource.setrlimit(resource.RLIMIT_AS, (limits.decode_bytes, limits.decode_bytes))
+    error = None
+    try:
+        decode_image(Upload(name, sys.stdin.buffer.read()), limits)
+    except ImageError as failure:
+        error = str(failure)
+    except MemoryError:
+        error = f"{name} takes too much memory to decode: save it as a JPEG or PNG file"
+    print(json.dumps({"error": error}))
+
+
+# ---------------------------------------------------------------- decoding
 
 
 def decode_image(upload: Upload, limits: Limits) -> InputImage:
@@ -113,76 +190,42 @@ def _first_frame(opened: "ImageFile", name: str) -> tuple["Image.Image", tuple[s
     return frame, notes
 
 
-def check_image_size(image: InputImage, classifier: Classifier, limits: Limits) -> None:
-    """Raise ImageError for a large image and a model that does not resize it: every model call would be slow."""
+def read_image(upload: Upload, classifier: Classifier, limits: Limits) -> InputImage:
+    """The image for a model. Raises ImageError for a large one where the model does not resize it: calls would be slow."""
+    image = decode_image(upload, limits)
     h, w = image.grid
     if classifier.info.geometry is None and h * w > limits.unresized_pixels:
         raise ImageError(
             f"{image.name} has {w:,} x {h:,} pixels, and this model does not resize images; the limit is then "
             f"{limits.unresized_pixels / 1e6:g} million: reduce its size first"
         )
+    return image
 
 
-def preview_uri(image: InputImage) -> str:
-    """The image as a data URI, reduced to `PREVIEW_SIDE` where it is larger."""
+# ---------------------------------------------------------------- images in HTML
+
+
+def array_uri(pixels: NDArray[np.uint8], file_format: str = "", side: int | None = None) -> str:
+    """(h, w, 3) colours or (h, w) grey levels as a data URI; by default PNG where single pixels can be seen, else JPEG.
+
+    side: the longest side to which larger images are reduced.
+    """
+    kind = file_format or ("PNG" if max(pixels.shape) <= LOSSLESS_SIDE else "JPEG")
+    return data_uri(encode(pixels, kind, side), f"image/{kind.lower()}")
+
+
+@cache
+def thumbnail_uri(example: Upload) -> str:
+    """A small version of an example as a data URI."""
+    return array_uri(decode_image(example, Limits()).pixels, "JPEG", THUMBNAIL_SIDE)
+
+
+def encode(pixels: NDArray[np.uint8], file_format: str = "PNG", side: int | None = None) -> bytes:
+    """The same as an image file."""
     from PIL import Image
 
-    pillow, file_format = Image.fromarray(image.pixels), "PNG" if max(image.grid) <= PREVIEW_SIDE else "JPEG"
-    pillow.thumbnail((PREVIEW_SIDE, PREVIEW_SIDE))
-    return data_uri(_encode(pillow, file_format), f"image/{file_format.lower()}")
-
-
-@lru_cache(32)
-def thumbnail_uri(upload: Upload, side: int = 144) -> str:
-    """A small square version of an example as a data URI."""
-    from PIL import Image
-
-    with Image.open(BytesIO(upload.data), formats=FORMATS) as image:
-        return data_uri(_encode(image.convert("RGB").resize((side, side)), "JPEG"), "image/jpeg")
-
-
-def array_uri(pixels: NDArray[np.uint8]) -> str:
-    """(h, w, 3) colours as the data URI of a JPEG file."""
-    from PIL import Image
-
-    return data_uri(_encode(Image.fromarray(pixels), "JPEG"), "image/jpeg")
-
-
-def show_array(pixels: NDArray[np.uint8]) -> str:
-    """(h, w, 3) colours as a data URI: PNG where single pixels can be seen, else JPEG."""
-    from PIL import Image
-
-    file_format = "PNG" if max(pixels.shape) <= LOSSLESS_SIDE else "JPEG"
-    return data_uri(_encode(Image.fromarray(pixels), file_format), f"image/{file_format.lower()}")
-
-
-def encode_png(pixels: NDArray[np.uint8]) -> bytes:
-    """(h, w, 3) colours or (h, w) grey levels as a PNG file."""
-    from PIL import Image
-
-    return _encode(Image.fromarray(pixels), "PNG")
-
-
-def _encode(image: "Image.Image", file_format: str) -> bytes:
-    buffer = BytesIO()
+    image, buffer = Image.fromarray(pixels), BytesIO()
+    if side is not None:
+        image.thumbnail((side, side))
     image.save(buffer, file_format, quality=86, compress_level=COMPRESSION)  # the former for JPEG, the latter for PNG
     return buffer.getvalue()
-
-
-@cache
-def make_examples(size: int = 256) -> tuple[Upload, ...]:
-    """The example images, generated when they are first asked for."""
-    from PIL import Image
-
-    scenes = ((label, make_scene(seed, label=label, size=size)) for label, seed in EXAMPLES)
-    return tuple(Upload(f"{label}.png", _encode(Image.fromarray(scene.image), "PNG")) for label, scene in scenes)
-
-
-@cache
-def make_group_examples() -> tuple[Upload, ...]:
-    """The same for the bundled detector."""
-    from PIL import Image
-
-    scenes = [make_group(seed) for seed in GROUP_EXAMPLES]
-    names = [", ".join(sorted(one.label for one in scene.objects)) for scene in scenes]
-    return tuple(Upload(f"{n}.png", _encode(Image.fromarray(s.image), "PNG")) for n, s in zip(names, scenes, strict=True))

@@ -1,185 +1,47 @@
-"""A queue of background jobs: a few run at once, clients poll their progress and can stop them.
+"""The queue of the server: a few jobs run at once, others wait, and results are kept for clients that come back."""
 
-This module knows nothing about pages or explanations. A job calls its function with a progress callback, as
-`becausal.explain` takes one; the latest progress can be read from any thread. It runs in a process (`job_processes`), where
-it can be ended, or in a thread of the server, where it ends when its function returns.
-"""
-
+import asyncio
 import math
+import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import Generic, Literal, TypeVar
+from dataclasses import replace
 
-import numpy as np
-from numpy.typing import NDArray
-
-from becausal.api import Status
+from becausal.core.contracts import Classifier
 from becausal.core.errors import InputError
-from becausal.interfaces.serve.job_processes import STOPPED, JobProcesses, describe_failure
-from becausal.interfaces.serve.limits import Limits
+from becausal.interfaces.serve.guard import RequestRejected
+from becausal.interfaces.serve.jobs import BackgroundJob, JobProcesses, Owner
+from becausal.interfaces.serve.limits import Connections, Limits
+from becausal.interfaces.serve.tasks import Task
 
-T = TypeVar("T")
-
-ProgressCallback = Callable[[Status], None]
-JobFunction = Callable[[ProgressCallback], T]
-JobState = Literal["waiting", "running", "done", "failed"]
-
-
-@dataclass(frozen=True)
-class JobProgress:
-    """How far a job is.
-
-    updates: number of updates so far. calls: model calls so far, of all methods. depth: (*grid,), for each pixel
-    log(view / smallest sufficient set seen that contains it), a preliminary map.
-    """
-
-    updates: int = 0
-    calls: int = 0
-    status: Status | None = None
-    depth: NDArray[np.float32] | None = None
+POLL_SECONDS = 0.05
+LAST_SECONDS = 2.7  # to return the best result so far when the server shuts down
 
 
 class QueueFull(InputError):
     """So many jobs are waiting that one more is refused."""
 
 
-class BackgroundJob(Generic[T]):
-    """One search of one client."""
+class JobQueue:
+    """All jobs, in processes, or else in threads of the server.
+
+    Those with a client that waits for the result are not kept; the others are found by their id.
+    """
 
     def __init__(
-        self,
-        function: JobFunction[T],
-        limits: Limits,
-        clock: Callable[[], float] = time.monotonic,
-        on_end: "Callable[[BackgroundJob[T]], None] | None" = None,
+        self, limits: Limits, processes: JobProcesses | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.state: JobState = "waiting"
-        self.progress = JobProgress()
-        self.result: T | None = None
-        self.error = ""
-        self.failure: type[Exception] | None = None  # the kind of the error; None where the job was stopped
-        self.ahead = 0  # jobs before this one in the queue; set by the queue
-        self.ended = threading.Event()
-        self.is_stopping = False
-        self._function: JobFunction[T] | None = function
         self._limits = limits
-        self._clock = clock
-        self._on_end = on_end
-        self._was_interrupted = False
-        self._started = 0.0
-        self._grace = limits.grace_seconds
-        self._stopped: float | None = None  # when it was first seen to have to stop
-        self._earlier_calls = 0  # of the methods that have finished
-        self._polled = clock()
-        self._lock = threading.Lock()
-
-    def poll(self) -> JobProgress:
-        """The current progress; a job that is not polled for a while is stopped."""
-        self._polled = self._clock()
-        return self.progress
-
-    @property
-    def seconds(self) -> float:
-        """How long it has been running."""
-        return self._clock() - self._started
-
-    def stop(self, grace: float | None = None) -> None:
-        """Ask for the best result so far; a job that has not started ends at once without one.
-
-        grace: seconds for that, if less than usual; a job in a process is then ended.
-        """
-        self._grace = self._grace if grace is None else min(grace, self._grace)
-        self.is_stopping = True
-        with self._lock:
-            if self.state == "waiting":
-                self.cancel()
-
-    def run(self, processes: JobProcesses | None = None) -> None:
-        """Run the job and keep its result or error; what only the search needs is dropped at the end.
-
-        processes: where it runs; None for this thread.
-        """
-        with self._lock:
-            if self.state != "waiting":
-                return
-            self.state = "running"
-        function, self._function = self._function, None
-        self._started = self._clock()
-        try:
-            if self.find_reason_to_stop() is not None or function is None:
-                raise KeyboardInterrupt
-            self.result = function(self._update) if processes is None else processes.run(function, self)
-            self.state = "done"
-        except (Exception, KeyboardInterrupt) as error:  # an error in a library must not end the server
-            failed = describe_failure(error)
-            self._fail(failed.message, failed.failure)
-        finally:
-            self.progress = JobProgress(self.progress.updates, self.progress.calls)
-            if self._on_end is not None:
-                self._on_end(self)
-            self.ended.set()
-
-    def cancel(self) -> None:
-        """End a job that has not started."""
-        self._function = None
-        self._fail(STOPPED)
-        self.ended.set()
-
-    def _fail(self, message: str, failure: type[Exception] | None = None) -> None:
-        self.error = message
-        self.failure = failure
-        self.state = "failed"
-
-    def find_reason_to_stop(self) -> str | None:
-        """Why the job must stop, as a note for its result, empty where a client wants it; None if it may go on."""
-        now, limits, found = self._clock(), self._limits, None
-        if self.is_stopping or now - self._polled > limits.unwatched_seconds:
-            found = ""
-        elif now - self._started > limits.seconds:
-            found = f"stopped at this server's limit of {limits.seconds:g} seconds"
-        if found is not None:
-            self.is_stopping = True
-            self._stopped = self._stopped or now
-        return found
-
-    def is_overdue(self) -> bool:
-        """Whether the job has not ended in the seconds it has for that, once it must stop."""
-        return self._stopped is not None and self._clock() - self._stopped > self._grace
-
-    def _update(self, status: Status) -> None:
-        """Record the progress, or raise KeyboardInterrupt once, upon which a search returns its best result so far."""
-        if not self._was_interrupted and (note := self.find_reason_to_stop()) is not None:
-            self._was_interrupted = True
-            raise KeyboardInterrupt(note)
-        self.record(status)
-
-    def record(self, status: Status) -> None:
-        """Take note of the progress."""
-        before = self.progress
-        if before.status is not None and status.calls < before.status.calls:  # the next method of a comparison
-            self._earlier_calls += before.status.calls
-        depth = before.depth
-        if depth is None or depth.shape != status.visible.shape:
-            depth = np.zeros(status.visible.shape, np.float32)
-        if before.status is None or status.size != before.status.size:
-            depth = depth.copy()  # another thread may be drawing the previous one
-            depth[status.visible] = np.maximum(depth[status.visible], -np.log(max(status.size, 1e-12)))
-        self.progress = JobProgress(before.updates + 1, self._earlier_calls + status.calls, status, depth)
-
-
-class JobQueue:
-    """Runs jobs in the order of submission, `limits.workers` at once, in processes, or else in threads of the server."""
-
-    def __init__(self, limits: Limits, processes: JobProcesses | None = None) -> None:
-        self.limits = limits
         self._processes = processes
+        self._clock = clock
         self._pool = ThreadPoolExecutor(limits.workers, thread_name_prefix="becausal-search")
         self._lock = threading.Lock()
-        self._waiting: list[BackgroundJob[object]] = []
-        self._running: list[BackgroundJob[object]] = []
+        self._waiting: list[BackgroundJob] = []
+        self._running: list[BackgroundJob] = []
+        self._kept: OrderedDict[str, BackgroundJob] = OrderedDict()  # least recently used first
 
     @property
     def lengths(self) -> tuple[int, int]:
@@ -188,29 +50,35 @@ class JobQueue:
             self._count_ahead()
             return len(self._waiting), len(self._running)
 
+    @property
+    def kept(self) -> tuple[int, int]:
+        """How many jobs are kept, and the bytes of their results."""
+        with self._lock:
+            return len(self._kept), sum(job.held_bytes for job in self._kept.values())
+
     def start(self) -> None:
         """Start the processes, so that they are ready for the first jobs."""
         if self._processes is not None:
-            self._processes.start(self.limits.workers)
+            self._processes.start(self._limits.workers)
 
     def submit(
-        self,
-        function: JobFunction[T],
-        on_end: Callable[[BackgroundJob[T]], None] | None = None,
-        *,
-        is_watched: bool = False,
-    ) -> BackgroundJob[T]:
-        """Append a job; raises QueueFull if the queue is full.
+        self, task: Task, on_end: Callable[[BackgroundJob], None] | None = None, *, size: int = 0, is_watched: bool = False
+    ) -> BackgroundJob:
+        """Append a job; raises QueueFull if the queue is full, or if the images of all jobs are too large.
 
-        on_end: called when the job has run. is_watched: whether somebody polls it, and wants it to end once nobody does.
+        on_end: called when the job has run. size: bytes of its image. is_watched: whether somebody polls it, and wants it to
+        end once nobody does.
         """
-        limits = self.limits if is_watched else replace(self.limits, unwatched_seconds=math.inf)
-        job: BackgroundJob[T] = BackgroundJob(function, limits, on_end=on_end)
+        limits = self._limits if is_watched else replace(self._limits, unwatched_seconds=math.inf)
+        job = BackgroundJob(task, limits, size=size, on_end=on_end)
         with self._lock:
             self._count_ahead()
-            if len(self._waiting) >= self.limits.waiting:
+            held = [other.size for other in (*self._waiting, *self._running) if not other.ended.is_set()]
+            if held and size + sum(held) > limits.receiving_bytes:
+                raise QueueFull("the queue is full (its images are too large together): try again in a minute")
+            if len(self._waiting) >= limits.waiting:
                 raise QueueFull(f"the queue is full ({len(self._waiting)} searches are waiting): try again in a minute")
-            self._waiting.append(job)  # type: ignore[arg-type]
+            self._waiting.append(job)
             self._count_ahead()
         self._pool.submit(self._run_next)
         return job
@@ -218,11 +86,9 @@ class JobQueue:
     def close(self) -> None:
         """End all jobs: at once in processes; in threads, when their functions return."""
         with self._lock:
-            for job in self._waiting:
-                job.cancel()
-            self._waiting.clear()
-            for job in self._running:
+            for job in (*self._waiting, *self._running):
                 job.stop()
+            self._waiting.clear()
         if self._processes is not None:
             self._processes.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -245,3 +111,76 @@ class JobQueue:
         self._waiting = [job for job in self._waiting if not job.ended.is_set()]
         for ahead, job in enumerate(self._waiting):
             job.ahead = ahead
+
+    def keep(self, job: BackgroundJob, owner: Owner = "api", classifier: Classifier | None = None) -> str:
+        """Keep a job and its result for a part of the server; returns its id, which cannot be guessed.
+
+        classifier: its model, to evaluate more with.
+        """
+        name = secrets.token_urlsafe(24)
+        with self._lock:
+            job.owner, job.classifier, job.used = owner, classifier, self._clock()
+            self._kept[name] = job
+        self.clean_up()
+        return name
+
+    def find(self, name: str, owner: Owner = "api") -> BackgroundJob:
+        """The job of an id. Raises RequestRejected if it is unknown or was dropped."""
+        with self._lock:
+            job = self._kept.get(name)
+            if job is None or job.owner != owner:
+                minutes = self._limits.idle_seconds / 60
+                raise RequestRejected(404, f"there is no such job: results are kept for {minutes:g} minutes")
+            self._kept.move_to_end(name)
+            job.used = self._clock()
+            return job
+
+    def stop(self, name: str, owner: Owner = "api", *, keep: bool = True) -> BackgroundJob:
+        """Stop a running job, which keeps its best result so far; drop any other. Raises RequestRejected.
+
+        keep: whether the result of a running job is wanted.
+        """
+        job = self.find(name, owner)
+        job.stop()
+        if job.ended.is_set() or not keep:
+            with self._lock:
+                self._kept.pop(name, None)
+        return job
+
+    def clean_up(self) -> None:
+        """Drop finished jobs that nobody has asked for, then the least recently used until the limits are met."""
+        now, limits = self._clock(), self._limits
+        with self._lock:
+            ended = {name: job for name, job in self._kept.items() if job.ended.is_set()}
+            held = sum(job.held_bytes for job in ended.values())
+            for number, (name, job) in enumerate(ended.items()):
+                is_too_old = now - job.used > limits.idle_seconds
+                if is_too_old or len(ended) - number > limits.results or held > limits.held_bytes:
+                    held -= job.held_bytes
+                    del self._kept[name]
+
+    async def wait(
+        self, job: BackgroundJob, seconds: float, connections: Connections, is_gone: Callable[[], Awaitable[bool]]
+    ) -> bool:
+        """Wait until a job has ended; False after so many seconds.
+
+        The job of a client that has gone is stopped. When the server shuts down, a job has `closing_seconds` to finish;
+        then it is stopped, and its best result so far is waited for, for a moment.
+        """
+        ends, closes = self._clock() + seconds, math.inf
+        while not job.ended.is_set():
+            now = self._clock()
+            if connections.is_closing:
+                if closes == math.inf:
+                    closes = now + self._limits.closing_seconds
+                    with self._lock:  # nobody can fetch the results of kept jobs any more
+                        for kept in self._kept.values():
+                            kept.stop()
+                if now >= closes:
+                    job.stop(LAST_SECONDS)
+            elif await is_gone():
+                job.stop()
+            elif now >= ends:
+                return False
+            await asyncio.sleep(POLL_SECONDS)
+        return True

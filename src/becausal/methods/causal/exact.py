@@ -20,11 +20,7 @@ MAX_PIXELS = 20  # a million subsets
 def all_visible(grid: Grid) -> Visible:
     """Every subset of the grid's pixels, (2^n, *grid); row m shows pixel i (row-major) where bit i of m is set.
 
-    Args:
-        grid: Shape of the image.
-
-    Raises:
-        OptionError: The grid has more than 20 pixels.
+    Raises OptionError where the grid has more than 20 pixels.
     """
     n = int(np.prod(grid))
     if n > MAX_PIXELS:
@@ -33,27 +29,18 @@ def all_visible(grid: Grid) -> Visible:
 
 
 def tabulate(keeps: Callable[[Visible], NDArray[np.bool_]], grid: Grid) -> Table:
-    """The table of a classifier.
-
-    Args:
-        keeps: From visible sets, (m, *grid), to whether each keeps the target, (m,).
-        grid: Shape of the image.
-    """
+    """The table of a classifier that says of visible sets, (m, *grid), whether each keeps the target, (m,)."""
     return np.asarray(keeps(all_visible(grid)), bool)
 
 
 def subsets(members: int) -> Iterator[int]:
-    """All subsets of a set, the empty set first.
-
-    Args:
-        members: The set, as bits.
-    """
+    """All subsets of a set, the empty set first."""
     subset = 0
     while True:
         yield subset
         if subset == members:
             return
-        subset = (subset - members) & members
+        subset = (subset - members) & members  # counts in the bits of the set: those outside pass the carry on
 
 
 def witnesses(holds: Table, pixel: int) -> Iterator[int]:
@@ -61,10 +48,6 @@ def witnesses(holds: Table, pixel: int) -> Iterator[int]:
 
     SC1: the pixel is not in the witness. SC2: masking any subset of the witness keeps the target. SC3: masking the
     witness and the pixel loses it.
-
-    Args:
-        holds: Table of the classifier.
-        pixel: Index of the pixel.
     """
     everything = len(holds) - 1
     for witness in range(len(holds)):
@@ -77,60 +60,32 @@ def witnesses(holds: Table, pixel: int) -> Iterator[int]:
 
 
 def is_cause(holds: Table, pixel: int) -> bool:
-    """Whether the pixel is a (singleton) cause of the target.
-
-    Args:
-        holds: Table of the classifier.
-        pixel: Index of the pixel.
-    """
+    """Whether the pixel is a (singleton) cause of the target."""
     return next(witnesses(holds, pixel), None) is not None
 
 
 def degree(holds: Table, pixel: int) -> float:
-    """Definition 2: 1/(k+1) with k the size of the smallest witness; 0 if the pixel is not a cause.
-
-    Args:
-        holds: Table of the classifier.
-        pixel: Index of the pixel.
-    """
+    """Definition 2: 1/(k+1) with k the size of the smallest witness; 0 if the pixel is not a cause."""
     sizes = [witness.bit_count() for witness in witnesses(holds, pixel)]
     return 1.0 / (min(sizes) + 1) if sizes else 0.0
 
 
 def responsibilities(holds: Table) -> NDArray[np.float64]:
-    """The degree of responsibility of every pixel, (n,).
-
-    Args:
-        holds: Table of the classifier.
-    """
-    pixels = (len(holds) - 1).bit_length()
-    return np.array([degree(holds, i) for i in range(pixels)])
+    """The degree of responsibility of every pixel, (n,)."""
+    return np.array([degree(holds, i) for i in range((len(holds) - 1).bit_length())])
 
 
 def is_explanation(holds: Table, visible: int) -> bool:
-    """Definition 3: whether the set is sufficient and no proper subset of it is.
-
-    Args:
-        holds: Table of the classifier.
-        visible: The set, as bits.
-    """
+    """Definition 3: whether the set is sufficient and no proper subset of it is."""
     return bool(holds[visible]) and not any(holds[part] for part in subsets(visible) if part != visible)
 
 
 def explanations(holds: Table) -> list[int]:
-    """All explanations, as bits of visible pixels, smallest first.
-
-    Args:
-        holds: Table of the classifier.
-    """
-    found = [m for m in range(len(holds)) if holds[m] and is_explanation(holds, m)]
+    """All explanations, as bits of visible pixels, smallest first."""
+    found = [m for m in range(len(holds)) if is_explanation(holds, m)]
     return sorted(found, key=lambda m: (m.bit_count(), m))
 
 
 def smallest_size(holds: Table) -> int:
-    """The size of the smallest sufficient set.
-
-    Args:
-        holds: Table of the classifier.
-    """
+    """The size of the smallest sufficient set."""
     return int(min(m.bit_count() for m in range(len(holds)) if holds[m]))

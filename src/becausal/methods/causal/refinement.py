@@ -1,7 +1,8 @@
-"""Algorithms 2 and 3: responsibility refined region by region, and summed over random partitions."""
+"""The paper's method: Algorithms 1 to 3, responsibility refined region by region, and summed over random partitions."""
 
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import compress, islice
 from math import prod
 from typing import ClassVar
@@ -9,12 +10,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import Finding, Grid, Needs, Search, Stop, Visible
+from becausal.core.contracts import Done, Finding, Grid, Needs, Search, Stop, Visible
 from becausal.core.errors import OptionError
 from becausal.core.problem import Problem
 from becausal.core.regions import Region, split, whole
-from becausal.core.searches import Done
-from becausal.methods.causal.responsibility import degrees, masked_table
 
 MAX_BYTES = 16 * 2**20  # of the mutants that exist at a time: small, since fresh memory is slow
 
@@ -23,6 +22,35 @@ Partition = tuple[Region, ...]
 # Yields partitions whose mutants are to be evaluated; is sent which mutants keep the target, (2^parts,) for each of them,
 # or None where it must end.
 Plan = Generator[list[Partition], list[NDArray[np.bool_]] | None, Leaves]
+
+
+@cache
+def masked_table(parts: int) -> NDArray[np.bool_]:
+    """(2^parts, parts) bool: row m masks part j where bit j of m is set."""
+    return (np.arange(2**parts)[:, None] >> np.arange(parts) & 1).astype(bool)
+
+
+def degrees(holds: NDArray[np.bool_], parts: int, *, strict: bool = False) -> NDArray[np.float64]:
+    """Algorithm 1: the degree of responsibility of each part, from whether each mutant keeps the target, (2^parts,).
+
+    r = 1/(k+1), where k is the smallest number of masked parts in a mutant that shows part j, keeps the target, and
+    loses it when j is masked too (SC3); 0 where there is no such mutant. With `strict`, every mutant that masks a subset
+    of those k parts must keep the target as well (SC2 in full). The two agree where masking more never restores the target.
+    """
+    rows = np.arange(2**parts)
+    kept = holds
+    if strict:
+        kept = holds.copy()
+        for j in range(parts):  # part by part: after the last one, a row knows of all its subsets
+            masks = rows & (1 << j) != 0
+            kept[masks] &= kept[rows[masks] ^ (1 << j)]
+    sizes = masked_table(parts).sum(axis=1)
+    result = np.zeros(parts)
+    for j in range(parts):
+        decisive = (rows & (1 << j) == 0) & kept & ~holds[rows | (1 << j)]
+        if decisive.any():
+            result[j] = 1.0 / (sizes[decisive].min() + 1)
+    return result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +64,7 @@ class DcCausal:
         threshold: Only regions with a responsibility above it are refined.
         redraw: How often another partition is drawn where all parts are equally responsible; 0 stops refining there.
         strict: Require SC2 for every subset of the witness, not only for the witness itself.
+        literal: Give parts their own degrees, as the pseudocode has it, instead of a share of their region's responsibility.
     """
 
     partitions: int = 50
@@ -44,6 +73,7 @@ class DcCausal:
     threshold: float = 0.0
     redraw: int = 0
     strict: bool = False
+    literal: bool = False
 
     name: ClassVar[str] = "dc-causal"
     needs: ClassVar[Needs] = "labels"
@@ -62,20 +92,25 @@ class DcCausal:
 
     def search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]:
         """Algorithm 3, lines 1 to 9: refine N partitions in parallel, each with its own generator."""
-        grid = problem.grid
-        plans = [self._plan(grid, own) for own in rng.spawn(self.partitions)]
-        saliency = np.zeros(grid)
-        for leaves in (yield from _follow(grid, plans)):
+        saliency = np.zeros(problem.grid)
+        plans = [self._refine(problem.grid, own) for own in rng.spawn(self.partitions)]
+        for leaves in (yield from _follow(problem.grid, plans)):
             for region, degree in leaves:
                 saliency[region.slices] += degree / region.size
         return Finding(saliency)
 
-    def refine(self, grid: Grid, rng: np.random.Generator) -> Search[Leaves]:
+    def _refine(self, grid: Grid, rng: np.random.Generator) -> Plan:
         """Algorithm 2 from the whole view, breadth first: the leaves with their responsibility."""
-        (leaves,) = yield from _follow(grid, [self._plan(grid, rng)])
-        return leaves
 
-    def _plan(self, grid: Grid, rng: np.random.Generator) -> Plan:
+        def is_refinable(region: Region) -> bool:
+            large = all(side >= self.smallest * full for side, full in zip(region.shape, grid, strict=True))
+            return large and region.size > 1
+
+        def share_out(known: float, own: list[float]) -> list[float]:
+            """The responsibility of the parts of a region that has `known`; the view itself has none to distribute."""
+            is_view = len(pending) == 1 and pending[0][0] == whole(grid)
+            return own if self.literal or is_view else [known * degree / sum(own) for degree in own]
+
         leaves: Leaves = []
         pending = [(whole(grid), 0.0, self.redraw)]
         while pending:
@@ -85,30 +120,20 @@ class DcCausal:
                 return leaves + [(region, degree) for region, degree, _ in pending if degree > 0]  # the last known values
             following: list[tuple[Region, float, int]] = []
             for (region, known, redraws), parts, holds in zip(pending, partitions, answers, strict=True):
-                result = degrees(holds, len(parts), strict=self.strict)
-                if np.all(result == result[0]):
-                    if redraws and self._refinable(region, grid):
-                        following.append((region, known, redraws - 1))
-                    else:
-                        leaves += self._positive(parts, result)
-                    continue
-                for part, degree in zip(parts, result, strict=True):
-                    if degree <= self.threshold:
-                        continue
-                    if self._refinable(part, grid):
-                        following.append((part, float(degree), self.redraw))
-                    else:
-                        leaves.append((part, float(degree)))
+                own = degrees(holds, len(parts), strict=self.strict).tolist()
+                stands_out = any(degree != own[0] for degree in own)
+                if not stands_out and redraws and is_refinable(region):
+                    following.append((region, known, redraws - 1))
+                elif not any(own):  # masking one part after the other changes nothing: the region is responsible as a whole
+                    leaves += [] if self.literal or not known else [(region, known)]
+                else:
+                    for part, degree in zip(parts, share_out(known, own), strict=True):
+                        if stands_out and degree > self.threshold and is_refinable(part):
+                            following.append((part, degree, self.redraw))
+                        elif degree > (self.threshold if stands_out else 0.0):
+                            leaves.append((part, degree))
             pending = following
         return leaves
-
-    def _refinable(self, region: Region, grid: Grid) -> bool:
-        large = all(side >= self.smallest * full for side, full in zip(region.shape, grid, strict=True))
-        return large and region.size > 1
-
-    @staticmethod
-    def _positive(parts: tuple[Region, ...], result: NDArray[np.float64]) -> Leaves:
-        return [(part, float(r)) for part, r in zip(parts, result, strict=True) if r > 0]
 
 
 def _follow(grid: Grid, plans: Sequence[Plan]) -> Search[list[Leaves]]:
@@ -117,8 +142,7 @@ def _follow(grid: Grid, plans: Sequence[Plan]) -> Search[list[Leaves]]:
     Told to stop, it gives each plan whose mutants were all evaluated its answers, and stops the others.
     """
     states = [_step(plan, None, is_new=True) for plan in plans]
-    while asking := [i for i, state in enumerate(states) if not isinstance(state, Done)]:
-        wanted = {i: state for i in asking if not isinstance(state := states[i], Done)}
+    while wanted := {i: state for i, state in enumerate(states) if not isinstance(state, Done)}:
         known: list[NDArray[np.bool_]] = []
         is_stopped = False
         for wave in _waves(grid, [parts for partitions in wanted.values() for parts in partitions]):

@@ -1,15 +1,14 @@
 """The method `causal`: mask everything that can be masked, large parts first, until every remaining cell is needed.
 
-1. A survey evaluates balanced sets of patches that follow the image's edges. The search starts from the smallest number
-   of best patches that keeps the target.
-2. Patches, then larger cells, then random parts of the set are removed. A chain of rounds draws parts, evaluates the set
-   without each part and without unions of the best parts, and continues with the best trade of margin for size. Where no
-   part can go, smaller parts follow.
+1. Where the answer has to hold on random backgrounds, the set `enough` comes first (`search.enough`), and what follows is
+   searched for inside it. Otherwise a survey evaluates balanced sets of patches that follow the image's edges.
+2. The search starts from the smallest number of best patches that keeps the target. Patches, then larger cells, then random
+   parts of the set are removed. A chain of rounds draws parts, evaluates the set without each part and without unions of the
+   best parts, and continues with the best trade of margin for size. Where no part can go, smaller parts follow.
 3. Cells are tried one by one until each single removal has failed (`settle`). Every remaining cell is then a cause: the
    target holds with it and is lost without it, with all masked pixels as the witness.
 
-Where nested levels are asked for, see `levels`. The visible set is sufficient at every moment. The map is the order in
-which the pixels are needed (`ordering`).
+The visible set is sufficient at every moment. The map says what the pixels are to the explanation (`zones`).
 """
 
 from collections.abc import Sequence
@@ -18,18 +17,19 @@ from typing import ClassVar
 
 import numpy as np
 
-from becausal.core.contracts import Finding, Grid, Needs, Saliency, Search, Stop, Visible
+from becausal.core.contracts import Finding, Grid, Held, Needs, Saliency, Search, Stop, Visible
 from becausal.core.errors import OptionError
 from becausal.core.problem import Problem
 from becausal.core.regions import cells, default_grain
-from becausal.methods.causal.levels import LevelSearch
-from becausal.methods.causal.ordering import MapEffects, draw_map, measure_effects, order_map
-from becausal.search.descent.chain import Chain
-from becausal.search.descent.lattice import Cells, CoalitionIndex, Lattice
-from becausal.search.descent.survey import Survey, restrict, run_survey
-from becausal.search.descent.tuning import Tuning
-from becausal.search.drive import BudgetedRun
-from becausal.search.minimise import Result, settle_within
+from becausal.methods.causal.ordering import draw_map, order_map
+from becausal.methods.causal.zones import draw_zones, order_patches
+from becausal.search.descent import Cells, Chain, CoalitionIndex, Lattice, Tuning
+from becausal.search.drive import BudgetedRun, drive
+from becausal.search.enough import DescentWay, find_enough
+from becausal.search.minimise import Settled, settle_within
+from becausal.search.survey import Survey, restrict, run_survey
+
+LEAST_ROUNDS = 7  # of all patches, that the zones of a map may take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,6 @@ class Causal:
 
     Attributes:
         grain: Side of a cell in pixels; None for 1/28 of the view's longest side, 1/56 with `smallest`.
-        effort: Number of model calls after which minimality is proved for cells twice as large; None for no limit.
         several: Number of explanations to look for, each in the pixels that the previous ones leave.
         smallest: Whether a set that keeps the label alone is looked for, with smaller cells.
         overlap: Share of an explanation's cells that the next one may use again.
@@ -46,7 +45,6 @@ class Causal:
     """
 
     grain: int | None = None
-    effort: int | None = 700
     several: int = 1
     smallest: bool = False
     overlap: float = 0.0
@@ -73,151 +71,168 @@ class Causal:
         return replace(self, grain=self.grain or grain, several=several, smallest=self.smallest or smallest)
 
     def search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]:
-        """Find nested levels, or explanations one after the other, each in the pixels that the previous ones leave."""
-        own = self if problem.target.box is None else replace(self, tuning=self.tuning.for_boxes())
-        return own._search(problem, rng)
+        """Find the explanation, or several one after the other, each in the pixels that the previous ones leave."""
+        tuning = self.tuning if problem.target.box is None else self.tuning.for_boxes()
+        return CausalSearch(self, tuning, problem, rng).find()
 
-    def _search(self, problem: Problem, rng: np.random.Generator) -> Search[Finding]:
-        lattice = Lattice(problem.grid, self.cell_side(problem.grid))
-        run, index = BudgetedRun(problem.grid), CoalitionIndex(lattice)
-        try:
-            survey = yield from run.follow(self._survey(problem, lattice, rng))
-        except Stop:
-            return Finding(_draw(index, None, ()))
-        if not problem.floors:
-            return (yield from self._find_sets(problem, lattice, survey, rng, index, run))
-        needed = index if survey is None else None  # the map of a survey makes no use of it
-        levels, effects = LevelSearch(self.tuning, lattice, problem.floors, rng, needed, self.effort), None
-        try:
-            yield from levels.run(survey)
-            effects = yield from self._effects(problem, lattice, survey, levels.sets[-1], rng)
-        except Stop:
-            if levels.sets[-1].all():
-                return Finding(_draw(index, survey, ()))
-        *inner, last = levels.sets
-        *inner_grains, grain = levels.grains
-        saliency = _draw(index, survey, levels.sets, effects)
-        return Finding(saliency, (last,), (grain,), inner=tuple(inner), inner_grains=tuple(inner_grains))
 
-    def _find_sets(
-        self,
-        problem: Problem,
-        lattice: Lattice,
-        survey: Survey | None,
-        rng: np.random.Generator,
-        index: CoalitionIndex,
-        run: BudgetedRun,
-    ) -> Search[Finding]:
-        """One set, or several that share few cells or none."""
-        found: list[Result] = []
-        start, effects = np.ones(lattice.shape, bool), None
+class CausalSearch:
+    """One search of the method.
+
+    lattice: its cells. room: (*grid,) the pixels that may be shown, None for all. index: learns from all evaluations, where
+    there is no survey.
+    """
+
+    def __init__(self, method: Causal, tuning: Tuning, problem: Problem, rng: np.random.Generator) -> None:
+        self.method, self.tuning, self.problem, self.rng = method, tuning, problem, rng
+        self.lattice = Lattice(problem.grid, method.cell_side(problem.grid))
+        self.index = CoalitionIndex(self.lattice)
+        self.survey: Survey | None = None
+        self.enough: Held | None = None
+        self.room: Visible | None = None
+        self.run = BudgetedRun(problem.grid)
+
+    def find(self) -> Search[Finding]:
+        """`enough`, then one set inside it; or one set, or several that share few cells or none; then the map."""
+        run, method = self.run, self.method
+        found: list[tuple[Settled, int | None]] = []
         try:
-            for own in _spawn(rng, self.several):
-                if found and not (yield lattice.show(start)[None]).holds[0]:
+            yield from drive(self._begin(), run=run)
+        except Stop as stop:
+            best = () if stop.reason == "budget" else self._best()
+            return Finding(self._draw(best), best, enough=self.enough)
+        start = np.ones(self.lattice.shape, bool) if self.room is None else self.lattice.restrict(self.room)[1]
+        try:
+            for own in _spawn(self.rng, method.several):
+                if found and not (yield self._show(start)[None]).holds[0]:
                     break
-                results = []
-                for each in _spawn(own, self._count_runs(start.size)):
-                    if survey is None:
-                        chain = yield from self._descend(lattice, start, each, index, run)
-                    else:
-                        chain = yield from self._descend_twice(lattice, lattice.show(start), survey, each, run)
-                    limit = None if self.effort is None else chain.calls_before + self.effort
-                    visible, expected = chain.lattice.show(chain.visible), chain.cost.estimate()
-                    search = settle_within(visible, chain.lattice.grain, expected, run, limit=limit, margin=chain.margin)
-                    results.append((yield from search))
-                found.append(min(results, key=lambda result: int(result[0].visible.sum())))
-                start = start & ~self._used(lattice, found[-1][0].visible, own)
-            if problem.target.floor > 0:
-                effects = yield from self._effects(problem, lattice, survey, found[0][0].visible, rng)
+                found.append((yield from self._find_one(start, own)))
+                numbers = np.unique(cells(self.lattice.grid, self.lattice.grain)[found[-1][0].visible])
+                allowed = own.permutation(numbers)[: int(method.overlap * len(numbers))]
+                start = start.copy()
+                start.reshape(-1)[np.setdiff1d(numbers, allowed)] = False  # the next one may not use these cells
         except Stop:
             if not found:
-                best = () if run.visible.all() else (run.visible,)
-                return Finding(_draw(index, survey, best), best)
-        notes = () if self.several == 1 else (f"{len(found)} of {self.several} explanations were found",)
+                best = self._best()
+                return Finding(self._draw(best), best, enough=self.enough)
+        notes = () if method.several == 1 else (f"{len(found)} of {method.several} explanations were found",)
         sets, grains = tuple(settled.visible for settled, _ in found), tuple(grain for _, grain in found)
-        return Finding(_draw(index, survey, sets[:1], effects), sets, grains, notes)
+        finding = Finding(self._draw(sets[:1]), sets, grains, notes, self.enough)
+        try:
+            return (yield from self._add_zones(finding, found[0][0]))
+        except Stop:
+            return finding
 
-    def _count_runs(self, lattice_size: int) -> int:
-        tuning = self.tuning
-        return tuning.runs or (tuning.small_runs if lattice_size <= tuning.small_lattice else 1)
+    def _begin(self) -> Search[None]:
+        """`enough`, where it is asked for, or a survey; on small lattices and with a small budget there is none."""
+        tuning, budget, problem = self.tuning, self.problem.budget, self.problem
+        if problem.holds is not None and (budget is None or budget >= tuning.least_budget):
+            way = DescentWay(problem, self.rng.spawn(1)[0])
+            limit = None if budget is None else self.run.spent + round(tuning.enough_share * budget)
+            try:
+                self.enough = yield from find_enough(way, run=self.run, limit=limit, reserve=tuning.certificate)
+            finally:
+                self.survey = way.survey
+                self.room = way.seen[-1]
+            if self.run.stopped_by not in (None, "budget"):
+                raise Stop(self.run.stopped_by)
+            return
+        samples = tuning.survey if budget is None else min(tuning.survey, budget // tuning.survey_fraction)
+        if samples >= tuning.min_survey and np.prod(self.lattice.shape) > tuning.small_lattice:
+            own = self.rng.spawn(1)[0]
+            self.survey = yield from run_survey(problem.view, samples=samples, patches=tuning.patches, rng=own)
 
-    def _survey(self, problem: Problem, lattice: Lattice, rng: np.random.Generator) -> Search[Survey | None]:
-        """The survey; None on small lattices and with a small budget."""
-        tuning, samples = self.tuning, self.tuning.survey
-        if problem.budget is not None:
-            samples = min(samples, problem.budget // tuning.survey_fraction)
-        if samples < tuning.min_survey or np.prod(lattice.shape) <= tuning.small_lattice:
-            return None
-        return (yield from run_survey(problem.view, samples=samples, patches=tuning.patches, rng=rng.spawn(1)[0]))
+    def _find_one(self, start: Cells, rng: np.random.Generator) -> Search[tuple[Settled, int | None]]:
+        """The smallest of some runs, and the side of the cells at which it is minimal."""
+        run, results = self.run, []
+        small = self.tuning.small_runs if start.size <= self.tuning.small_lattice else 1
+        for each in _spawn(rng, self.tuning.runs or small):
+            if self.survey is None:
+                chain = yield from self._descend(start, each)
+            else:
+                chain = yield from self._descend_twice(self._show(start), self.survey, each)
+            visible, expected = chain.lattice.show(chain.visible), chain.cost.estimate()
+            limit = None if self.method.grain is not None else self._limit(chain)
+            search = settle_within(visible, chain.lattice.grain, expected, run, limit=limit, margin=chain.margin)
+            results.append((yield from search))
+            if run.stopped_by not in (None, "budget"):
+                break
+        return min(results, key=lambda result: int(result[0].visible.sum()))
 
-    def _effects(
-        self,
-        problem: Problem,
-        lattice: Lattice,
-        survey: Survey | None,
-        explanation: Visible,
-        rng: np.random.Generator,
-    ) -> Search[MapEffects | None]:
-        """What parts of the view do to the confidence, for the map; None without a survey, or with a small budget.
+    def _limit(self, chain: Chain) -> int:
+        """The calls after which minimality is proved for larger cells: at once where there are too many of these."""
+        tuning, spent = self.tuning, self.run.spent
+        if self.room is None:
+            return chain.calls_before + tuning.effort
+        return spent + (tuning.core_effort if int(chain.visible.sum()) <= tuning.most_cells else 0)
 
-        None too where the explanation is empty, since the background alone keeps the target; `explain` refuses such a fill.
-        """
-        tuning = self.tuning
-        if survey is None or not tuning.inside or not explanation.any():
-            return None
-        if problem.budget is not None and problem.budget < 4 * (tuning.context + tuning.inside):
-            return None
-        search = measure_effects(
-            survey, explanation, 2 * lattice.grain, context=tuning.context, inside=tuning.inside, rng=rng.spawn(1)[0]
-        )
-        return (yield from search)
-
-    def _descend(
-        self, lattice: Lattice, start: Cells, rng: np.random.Generator, index: CoalitionIndex, run: BudgetedRun
-    ) -> Search[Chain]:
+    def _descend(self, start: Cells, rng: np.random.Generator) -> Search[Chain]:
         """Shrink several chains to a coarse size, and continue with the best of them."""
-        tuning = self.tuning
-        chains = [Chain(tuning, lattice, start, None, own, index) for own in rng.spawn(tuning.chains or 2)]
+        tuning, run = self.tuning, self.run
+        lattice = replace(self.lattice, within=self.room)
+        chains = [Chain(tuning, lattice, start, None, own, self.index) for own in rng.spawn(tuning.chains or 2)]
         for chain in chains:
-            yield from run.follow(chain.shrink(tuning.share, stop_at=tuning.coarse))
+            yield from drive(chain.shrink(tuning.share, stop_at=tuning.coarse), run=run)
         best = min(chains, key=Chain.rank)
         for share in tuning.reheat:
-            yield from run.follow(best.shrink(share))
+            yield from drive(best.shrink(share), run=run)
         return best
 
-    def _descend_twice(
-        self, lattice: Lattice, start: Visible, survey: Survey, rng: np.random.Generator, run: BudgetedRun
-    ) -> Search[Chain]:
+    def _descend_twice(self, start: Visible, survey: Survey, rng: np.random.Generator) -> Search[Chain]:
         """Shrink the best patches with cells of twice the side, then with the cells themselves."""
-        tuning, coarse = self.tuning, replace(lattice, grain=2 * lattice.grain)
-        visible = yield from run.follow(restrict(start, survey))
+        tuning, run, lattice = self.tuning, self.run, self.lattice
+        if self.room is not None:  # inside of `enough` much has gone already
+            tuning = replace(tuning, parts=tuning.core_parts, reheat=())
+        visible = yield from drive(restrict(start, survey), run=run)
         first, second = rng.spawn(2)
-        coarse, cells_left = coarse.restrict(visible)
+        coarse, cells_left = replace(lattice, grain=2 * lattice.grain).restrict(visible)
         chain = Chain(tuning, coarse, cells_left, survey.removal_cost(coarse), first, None)
         for share in (tuning.share, *tuning.reheat):
-            yield from run.follow(chain.shrink(share))
+            yield from drive(chain.shrink(share), run=run)
         finer, cells_left = lattice.restrict(coarse.show(chain.visible))
         fine = Chain(tuning, finer, cells_left, coarse.spread(chain.cost.estimate(), lattice), second, None)
-        yield from run.follow(fine.shrink(tuning.fine_share))
+        yield from drive(fine.shrink(tuning.fine_share), run=run)
         fine.calls_before = chain.calls_before
         return fine
 
-    def _used(self, lattice: Lattice, found: Visible, rng: np.random.Generator) -> Cells:
-        """The cells of an explanation that the next one may not use."""
-        numbers = np.unique(cells(lattice.grid, lattice.grain)[found])
-        allowed = rng.permutation(numbers)[: int(self.overlap * len(numbers))]
-        used = np.zeros(int(np.prod(lattice.shape)), bool)
-        used[np.setdiff1d(numbers, allowed)] = True
-        return used.reshape(lattice.shape)
+    def _show(self, start: Cells) -> Visible:
+        return self.lattice.show(start) if self.room is None else self.lattice.show(start) & self.room
+
+    def _best(self) -> tuple[Visible, ...]:
+        """The smallest set that was seen to be sufficient, inside `enough` where there is one; none for the whole view."""
+        best, outer = self.run.visible, self._certified
+        best = best if outer is None or not (best & ~outer).any() else outer
+        return () if best.all() else (best,)
+
+    @property
+    def _certified(self) -> Visible | None:
+        """The set `enough`, where it was shown that it holds and something is left out."""
+        held, share = self.enough, self.problem.holds
+        return None if held is None or share is None or held.bound < share or held.visible.all() else held.visible
+
+    def _add_zones(self, finding: Finding, core: Settled) -> Search[Finding]:
+        """The finding with a map in zones; as it is for the label alone, without a survey, or with a small budget.
+
+        As it is too where the set is empty, since the background alone keeps the target; `explain` refuses such a fill.
+        """
+        tuning, budget, visible = self.tuning, self.problem.budget, core.visible
+        enough = visible if self._certified is None else self._certified
+        asks_confidence = self.problem.has_scores and self.problem.floor > 0
+        if self.survey is None or not tuning.zones or not asks_confidence or not visible.any():
+            return finding
+        if budget is not None and budget - self.run.spent < LEAST_ROUNDS * tuning.zones:
+            return finding
+        costs = (self.survey.contribution / np.bincount(self.survey.patch.ravel()))[self.survey.patch]
+        order = yield from order_patches(self.problem, visible, enough, costs, tuning.zones)
+        saliency, zones = draw_zones(visible, enough, costs, order)
+        return replace(finding, saliency=saliency, zones=zones)
+
+    def _draw(self, sets: Sequence[Visible]) -> Saliency:
+        """The map; without a survey from the sets that were evaluated."""
+        levels = list(sets) if self._certified is None else [*sets, self._certified]
+        return order_map(self.index.saliency, levels) if self.survey is None else draw_map(self.survey, levels)
 
 
 def _spawn(rng: np.random.Generator, count: int) -> list[np.random.Generator]:
     """Generators for `count` runs; a single run uses the generator itself."""
     return [rng] if count == 1 else rng.spawn(count)
-
-
-def _draw(
-    index: CoalitionIndex, survey: Survey | None, levels: Sequence[Visible], effects: MapEffects | None = None
-) -> Saliency:
-    """The map; without a survey from the sets that were evaluated."""
-    return order_map(index.saliency, levels) if survey is None else draw_map(survey, effects, levels)

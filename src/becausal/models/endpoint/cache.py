@@ -33,7 +33,6 @@ CREATE TABLE IF NOT EXISTS answers (id INTEGER PRIMARY KEY, key BLOB UNIQUE, val
 
 
 def default_folder() -> Path:
-    """The folder of this user's caches."""
     base = os.environ.get("XDG_CACHE_HOME") or (os.environ.get("LOCALAPPDATA") if os.name == "nt" else None)
     return Path(base or Path.home() / ".cache") / "becausal"
 
@@ -70,7 +69,10 @@ class AnswerCache:
         with self._transaction() as connection:
             rows = connection.execute("SELECT salt, kind, probe FROM epochs WHERE model = ? ORDER BY id DESC", (model,))
             for salt, known_kind, known in rows.fetchall():
-                if known_kind == kind and _is_same(np.frombuffer(known, probe.dtype).reshape(probe.shape), probe):
+                if known_kind != kind:
+                    continue
+                before = np.frombuffer(known, probe.dtype).reshape(probe.shape)
+                if np.allclose(before, probe, rtol=TOLERANCE, atol=TOLERANCE):
                     return bytes(salt)
             salt = secrets.token_bytes(16)
             values = (model, salt, kind, probe.tobytes())
@@ -99,7 +101,9 @@ class AnswerCache:
         """Store values by their keys, all of them or none; they are on disk when this returns."""
         with self._transaction() as connection:
             connection.executemany("INSERT OR REPLACE INTO answers (key, value) VALUES (?, ?)", items)
-            if self._used_bytes() > self._max_bytes:
+            sizes = ("page_count", "freelist_count", "page_size")
+            pages, free, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in sizes)
+            if (pages - free) * size > self._max_bytes:
                 connection.execute(
                     "DELETE FROM answers WHERE id <= (SELECT id FROM answers ORDER BY id LIMIT 1 OFFSET "
                     "(SELECT count(*) / 4 FROM answers))"
@@ -109,26 +113,11 @@ class AnswerCache:
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """A transaction: committed as a whole, or not at all."""
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
+            with self._connection:
+                self._connection.execute("BEGIN IMMEDIATE")
                 yield self._connection
-            except BaseException:
-                self._connection.execute("ROLLBACK")
-                raise
-            self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             raise self._unusable(error) from None
 
-    def _used_bytes(self) -> int:
-        pages, free, size = (
-            self._connection.execute(f"PRAGMA {name}").fetchone()[0]
-            for name in ("page_count", "freelist_count", "page_size")
-        )
-        return int((pages - free) * size)
-
     def _unusable(self, error: Exception) -> OutputError:
         return OutputError(f"the cache {self._path} cannot be used ({error}): delete it, or use --endpoint cache=none")
-
-
-def _is_same(before: NDArray[Any], now: NDArray[Any]) -> bool:
-    return bool(np.allclose(before, now, rtol=TOLERANCE, atol=TOLERANCE))

@@ -56,7 +56,6 @@ class _ConnectionTrace:
         self._until = 0.0
 
     def start(self, until: float) -> None:
-        """Prepare for a request that must be answered by then."""
         self.is_new = self.has_data = self.has_response = False
         self._until = until
 
@@ -87,7 +86,7 @@ class Transport:
     """One server's connection, opened with the first request and kept alive. Not safe for threads: callers take turns.
 
     headers: sent with every request; their values are removed from error messages. sleep, clock, rng: replaced in tests.
-    max_bytes: maximum size of a response. Raises OptionError for an invalid certificate file.
+    max_bytes: maximum size of a response.
     """
 
     def __init__(
@@ -111,99 +110,109 @@ class Transport:
         self._next_turn = 0.0
         self._has_answered = False
         self._trace = _ConnectionTrace(clock)
-        self._client = _open_client(options, headers)
+        try:
+            import httpx
+        except ImportError:
+            raise MissingExtraError("httpx", "endpoint", "an oip: model") from None
+        context = ssl.create_default_context()
+        if options.ca is not None:
+            try:
+                context.load_verify_locations(options.ca)
+            except (OSError, ssl.SSLError):
+                raise OptionError(f"{options.ca} contains no certificates in PEM format") from None
+        accept = {"Accept": "application/json, application/octet-stream", "Accept-Encoding": "identity"}
+        self._client = httpx.Client(
+            headers={"User-Agent": "becausal", **accept, **headers},
+            verify=context,
+            trust_env=False,
+            follow_redirects=False,
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
+            limits=httpx.Limits(max_connections=1, keepalive_expiry=None),
+        )
         self.close = weakref.finalize(self, self._client.close)
 
     def request(self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> Reply:
         """The reply to a request, after as many attempts as needed and allowed.
 
-        Raises:
-            NetworkError: No reply came in time, or the server refused the request or redirected it.
-            AnswerError: The reply is too large. Any other status is for the caller to judge.
+        Raises NetworkError where none came in time, or the server refused the request or redirected it, AnswerError for one
+        that is too large. Any other status is for the caller to judge.
         """
         start, attempt, options = self._clock(), 0, self._options
         while True:
-            start += self._wait_turn()  # waiting for the rate limit does not count
+            if options.rate is not None:
+                now = self._clock()
+                wait = max(0.0, self._next_turn - now)
+                if wait:
+                    self._sleep(wait)
+                self._next_turn = now + wait + 1 / options.rate
+                start += wait  # which does not count
             left = options.deadline - (self._clock() - start)
             wanted_pause = 0.0
             try:
                 reply = self._attempt(method, path, body, headers or {}, min(options.timeout, max(left, 0.001)))
                 if reply.status not in RETRIED:
-                    return self._accept(reply)
+                    self._check_status(reply)
+                    return reply
                 problem, wanted_pause = f"it answered {describe_status(reply)}", _read_retry_after(reply)
             except _RetryableError as error:
                 problem = str(error)
             attempt += 1
-            pause = max(wanted_pause, self._pause(attempt))
+            # Exponential backoff, shortened at random by up to half so that clients do not retry all at once
+            backoff = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (attempt - 1)) * (1 - 0.5 * self._rng.random())
+            pause = max(wanted_pause, backoff)
             if attempt > options.retries or self._clock() + pause - start > options.deadline:
                 waited = f", and asked to wait for {wanted_pause:g} s" if wanted_pause > options.deadline else ""
                 count = "1 attempt" if attempt == 1 else f"{attempt} attempts"
                 raise NetworkError(f"the request to {self._address.url} failed: {problem}{waited} ({count})")
             self._sleep(pause)
 
-    def _pause(self, attempt: int) -> float:
-        """Exponential backoff, shortened at random by up to half so that clients do not retry all at once."""
-        return float(min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (attempt - 1)) * (1 - 0.5 * self._rng.random()))
-
-    def _wait_turn(self) -> float:
-        """Wait until the rate limit allows another request; the seconds waited."""
-        if self._options.rate is None:
-            return 0.0
-        now = self._clock()
-        wait = max(0.0, self._next_turn - now)
-        if wait:
-            self._sleep(wait)
-        self._next_turn = now + wait + 1 / self._options.rate
-        return wait
-
-    def _accept(self, reply: Reply) -> Reply:
-        """The reply, unless it refuses or redirects the request."""
+    def _check_status(self, reply: Reply) -> None:
+        """Raise NetworkError where the server refuses or redirects the request."""
         url = self._address.url
         if reply.status in (401, 403):
             what = "the given credentials" if self._has_credentials else "a request without credentials"
             advice = "give --endpoint token_env=VARIABLE, or a header"
             raise NetworkError(f"{url} refuses {what} ({describe_status(reply)}): {advice}")
         if 300 <= reply.status < 400:
-            where = _describe_location(reply.headers.get("location", ""))
+            try:
+                parts = urlsplit(reply.headers.get("location", ""))
+                where = f"{parts.scheme}://{parts.hostname}{parts.path}" if parts.hostname else parts.path
+            except ValueError:
+                where = ""
+            where = where or "an unknown address"  # never its login or query, which may be secret
             raise NetworkError(f"{url} redirects to {where}, which is not followed: give that address if it is correct")
-        return reply
 
     def _attempt(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], timeout: float) -> Reply:
         """One request and its reply. Raises _RetryableError if another attempt may succeed, else NetworkError."""
         import httpx
 
-        trace = self._trace
+        address, trace, until = self._address, self._trace, self._clock() + timeout
+        trace.start(until)
+        target, extensions = f"{address.scheme}://{address.location}{path}", {"trace": trace.report}
+        own = dict(headers)
         try:
-            return self._exchange(method, path, body, headers, timeout)
+            with self._client.stream(
+                method, target, content=body, headers=own, timeout=timeout, extensions=extensions
+            ) as response:
+                self._has_answered = True
+                content = self._read(response, until, timeout)
         except (httpx.TransportError, httpx.InvalidURL, UnicodeError) as error:
             is_protocol_error = isinstance(error, httpx.RemoteProtocolError)
             is_cut = isinstance(error, httpx.ReadError) or (is_protocol_error and (trace.has_response or not trace.has_data))
             is_stale = is_cut and not trace.is_new and not trace.has_data
-            is_untrusted = isinstance(_find_cause(error), ssl.SSLCertVerificationError)
-            problem = _describe_failure(error, trace, self._address, timeout)
-            if is_untrusted or not (self._has_answered or is_cut):
-                raise NetworkError(f"{self._address.url} cannot be reached: {problem}") from None
+            cause: BaseException | None = error  # of the operating system or the TLS library, behind that of httpx
+            while cause is not None and not isinstance(cause, OSError):
+                cause = cause.__cause__ or cause.__context__
+            problem = _describe_failure(error, cause, trace, address, timeout)
+            if isinstance(cause, ssl.SSLCertVerificationError) or not (self._has_answered or is_cut):
+                raise NetworkError(f"{address.url} cannot be reached: {problem}") from None
             if not is_stale:
                 raise _RetryableError(problem) from None
+        else:
+            if response.status_code != 200:
+                content = self.scrub(content.decode("utf-8", "replace")).encode()
+            return Reply(response.status_code, dict(response.headers), content)
         return self._attempt(method, path, body, headers, timeout)  # the server had closed the idle connection
-
-    def _exchange(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], timeout: float) -> Reply:
-        """One request on one connection."""
-        until = self._clock() + timeout
-        self._trace.start(until)
-        with self._client.stream(
-            method,
-            self._address.root + path,
-            content=body,
-            headers=dict(headers),
-            timeout=timeout,
-            extensions={"trace": self._trace.report},
-        ) as response:
-            self._has_answered = True
-            content = self._read(response, until, timeout)
-        if response.status_code != 200:
-            content = self.scrub(content.decode("utf-8", "replace")).encode()
-        return Reply(response.status_code, dict(response.headers), content)
 
     def scrub(self, text: str) -> str:
         """A text from the server without the secrets that were sent to it."""
@@ -229,64 +238,21 @@ class Transport:
         return b"".join(pieces)
 
 
-def _open_client(options: EndpointOptions, headers: Mapping[str, str]) -> Any:
-    """An httpx client with one kept-alive connection and nothing from the environment."""
-    try:
-        import httpx
-    except ImportError:
-        raise MissingExtraError("httpx", "endpoint", "an oip: model") from None
-    context = ssl.create_default_context()
-    if options.ca is not None:
-        try:
-            context.load_verify_locations(options.ca)
-        except (OSError, ssl.SSLError):
-            raise OptionError(f"{options.ca} contains no certificates in PEM format") from None
-    own = {"User-Agent": "becausal", "Accept": "application/json, application/octet-stream", "Accept-Encoding": "identity"}
-    return httpx.Client(
-        headers={**own, **headers},
-        verify=context,
-        trust_env=False,
-        follow_redirects=False,
-        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
-        limits=httpx.Limits(max_connections=1, keepalive_expiry=None),
-    )
-
-
 def describe_status(reply: Reply) -> str:
-    """A status with its name and the server's message, e.g. 503 Service Unavailable: model is loading."""
-    message = _read_message(reply.body)
-    return f"{reply.status} {responses.get(reply.status, '')}".strip() + (f": {message}" if message else "")
-
-
-def _read_message(body: bytes) -> str:
-    """The message in the body of an error response, in one short line; empty if there is none."""
+    """A status with its name and the server's message in one short line, e.g. 503 Service Unavailable: model is loading."""
     try:
-        content: Any = json.loads(body)
+        message: Any = json.loads(reply.body)
     except (ValueError, RecursionError):
-        return ""
-    if isinstance(content, dict):
-        content = content.get("error", content.get("message", content.get("detail", "")))
-    return one_line(content, 200) if isinstance(content, str) else ""
+        message = ""
+    if isinstance(message, dict):
+        message = message.get("error", message.get("message", message.get("detail", "")))
+    text = one_line(message, 200) if isinstance(message, str) else ""
+    return f"{reply.status} {responses.get(reply.status, '')}".strip() + (f": {text}" if text else "")
 
 
-def _describe_location(location: str) -> str:
-    """Where a redirect leads, without parts that may be secret."""
-    try:
-        parts = urlsplit(location)
-    except ValueError:
-        return "an unknown address"
-    return f"{parts.scheme}://{parts.hostname}{parts.path}" if parts.hostname else parts.path or "an unknown address"
-
-
-def _find_cause(error: BaseException) -> BaseException:
-    """The error of the operating system or the TLS library behind one of httpx, else the error itself."""
-    found: BaseException | None = error
-    while found is not None and not isinstance(found, OSError):
-        found = found.__cause__ or found.__context__
-    return found or error
-
-
-def _describe_failure(error: Exception, trace: _ConnectionTrace, address: Address, timeout: float) -> str:
+def _describe_failure(
+    error: Exception, cause: BaseException | None, trace: _ConnectionTrace, address: Address, timeout: float
+) -> str:
     import httpx
 
     if isinstance(error, (httpx.InvalidURL, UnicodeError)):
@@ -297,18 +263,18 @@ def _describe_failure(error: Exception, trace: _ConnectionTrace, address: Addres
         if trace.has_response:
             return "the response was incomplete"
         return "the response is not HTTP" if trace.has_data else "the connection was closed"
-    match _find_cause(error):
+    match cause:
         case socket.gaierror():
             return f"there is no host {address.host}"
         case ConnectionRefusedError():
             return f"no server is listening at {address.location}"
-        case ssl.SSLCertVerificationError() as cause:
+        case ssl.SSLCertVerificationError():
             return f"its certificate is not trusted ({cause.verify_message}): add it with --endpoint ca=FILE"
-        case ssl.SSLError() as cause:
+        case ssl.SSLError():
             return f"no TLS connection ({cause.reason or 'handshake failed'})"
         case ConnectionResetError() | ConnectionAbortedError() | BrokenPipeError():
             return "the connection was closed"
-        case OSError() as cause:
+        case OSError():
             return cause.strerror or type(cause).__name__
     return type(error).__name__
 

@@ -7,12 +7,14 @@
   const at = Object.fromEntries(data.columns.map((name, i) => [name, i]));
   const TEXT = new Set(['image', 'label', 'place']), PAGE = 50;
   const visible = data.columns.filter((name) => name !== 'error');
+  const hasPictures = Object.keys(data.pictures).length > 0;
   const get = (id) => document.getElementById(id);
   const percent = (x) => x === 0 || x >= 0.0995 ? (100 * x).toFixed(0) : (100 * x).toPrecision(2);
   const probability = (x) => x >= 0.995 && x < 1 ? '>0.99' : x > 0 && x < 0.005 ? '<0.01' : x.toFixed(2);
   const format = {
     size: (x) => `${percent(x)} %`,
-    label_size: (x) => `${percent(x)} %`,
+    core_size: (x) => `${percent(x)} %`,
+    backgrounds: (x) => `${percent(x)} %`,
     inside: (x) => `${percent(x)} %`,
     confidence: probability,
     alone: probability,
@@ -63,10 +65,29 @@
     }
   }
 
+  function show(cell, row) {
+    cell.className = 'picture';
+    const source = data.pictures[row[at.id]];
+    if (!source) return;
+    const picture = new Image();
+    picture.loading = 'lazy';
+    picture.alt = '';
+    picture.src = source;
+    cell.append(picture);
+  }
+
   function draw() {
     document.querySelector('#rows tbody').replaceChildren(...found.slice(start, start + PAGE).map((row) => {
       const line = document.createElement('tr');
-      for (const name of visible) fill(line.insertCell(), name, row);
+      if (hasPictures) show(line.insertCell(), row);
+      for (const [i, name] of visible.entries()) {
+        const cell = line.insertCell();
+        fill(cell, name, row);
+        if (name === 'label' && row[at.error] !== null) {
+          cell.colSpan = visible.length - i;
+          break;
+        }
+      }
       return line;
     }));
     const last = Math.min(start + PAGE, found.length);
@@ -83,6 +104,7 @@
   }
 
   const head = document.createElement('tr');
+  if (hasPictures) head.append(document.createElement('td'));
   for (const name of visible) {
     const cell = document.createElement('th'), button = document.createElement('button');
     cell.scope = 'col';

@@ -290,6 +290,10 @@
     const column = Math.floor(((event.clientX - left) / width - viewLeft) / viewWidth * image.dataset.columns);
     showWitness(moveCursor(image, row, column));
   });
+  find('#bc-stage').addEventListener('change', ({target}) => {  // what the explanation shows: the image of the selected line
+    const image = find(`[data-shown="${target.value}"]`) || find('.bc-pixels > img');
+    for (const other of findAll('.bc-pixels > img')) other.hidden = other !== image;
+  });
   find('#bc-stage').addEventListener('keydown', event => {
     const image = event.target.closest('.bc-pixels');
     if (!image) return;
@@ -302,7 +306,7 @@
   });
 
   // ---------------------------------------------------------------- slider: the first pixels of the ranking, no request
-  // Dragged close to a level it snaps to it; its buttons jump to the levels; the arrow keys reach every step.
+  // Dragged close to a set it snaps to it; its buttons jump to the sets; the arrow keys reach every step.
   const reveal = find('#bc-reveal');
   let pixels = null, isDragged = false;
   const stops = () => findAll('[data-stop]', reveal);
@@ -338,7 +342,7 @@
     for (const button of stops()) {
       const isHere = Number(button.dataset.stop) === step;
       button.setAttribute('aria-pressed', isHere);
-      if (isHere) level = `Level ${button.textContent}: `;
+      if (isHere) level = `${button.textContent}: `;
     }
     answer.replaceChildren(`${level}${level ? 'f' : 'F'}irst ${share} (${count} pixels): `, name, suffix);
     canvas.setAttribute('aria-label', answer.textContent);

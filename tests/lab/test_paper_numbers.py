@@ -1,0 +1,202 @@
+"""Figures of docs/paper.md are what the stored rows give: each is computed again, and looked for in its claim."""
+
+import csv
+import json
+import re
+import tomllib
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from becausal.lab.rows import finite_values, read_table, successful
+
+ROOT = Path(__file__).parents[2]
+KEPT = ROOT / "benchmarks" / "results"
+NETWORKS = ("mobilenet", "squeezenet", "efficientnet")
+GREYS = ("black", "#202020", "#404040", "#606060", "grey", "#a0a0a0", "#c0c0c0", "white")
+FEW, LITERAL = "dc-causal:partitions=5:literal=true", "dc-causal:literal=true"
+
+
+@cache
+def rows_of(run):
+    return successful(read_table(KEPT / f"bench-{run}.csv"))
+
+
+def mean(run, method, key, **others):
+    rows = [row for row in rows_of(run) if row["method"] == method and all(row[k] == v for k, v in others.items())]
+    return float(np.mean(finite_values(rows, key)))
+
+
+def percent(value):
+    """As the pages write shares: two digits below 1 %, else one."""
+    return f"{100 * value:.2f}" if value < 0.00995 else f"{100 * value:.1f}"
+
+
+def whole(value):
+    return f"{100 * value:.0f}"
+
+
+def bombs(network, method, key):
+    return mean(f"photobombing-{network}-published", method, key)
+
+
+def claim(number):
+    text = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
+    return re.search(rf"^\| {number} \|.*$", text, re.MULTILINE)[0]
+
+
+def variants(key, variant="as in the paper"):
+    with (KEPT / "optimal.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["variant"] == variant]
+    return {
+        "greedy minimal": np.mean([float(row["greedy_minimal"]) for row in rows]),
+        "minimal": np.mean([float(row["minimal"]) for row in rows]),
+        "greedy smallest": np.mean([row["greedy"] == row["smallest"] for row in rows]),
+        "smallest": np.mean([row["minimised"] == row["smallest"] for row in rows]),
+    }[key]
+
+
+def growth(part):
+    found = json.loads((KEPT / "growth.json").read_text())[part]
+    return [f"{int(row['calls'] + 0.5):,}" for row in found if row.get("method", "dc-causal") == "dc-causal"]
+
+
+def converge(key, digits):
+    """At N = 10, 20 and 50 of 100."""
+    return [digits(mean("convergence-bundled-dc-causal", "dc-causal", key, step=step)) for step in (10, 20, 50)]
+
+
+def greys(run, method, key, digits=percent):
+    means = [mean(run, method, key, fill=fill) for fill in GREYS if key != "like_grey" or fill != "grey"]
+    return [digits(min(means)), digits(max(means))]
+
+
+def each(bench, method, key):
+    return [whole(mean(f"{bench}-{network}", method, key)) for network in NETWORKS]
+
+
+PANDAS = ("rap", "sbfl:mutants=500", "extremal", "rise:masks=500", "lrp", "gbp", "ig")
+FIGURES = {
+    11: lambda: [whole(variants("greedy minimal")), percent(variants("minimal"))],
+    12: lambda: [whole(variants("greedy smallest")), whole(variants("smallest"))],
+    22: lambda: [whole(variants("smallest", "redraw 10 times")), whole(variants("smallest"))],
+    35: lambda: [
+        whole(mean("exact-bundled", LITERAL, "optimal")), whole(mean("exact-bundled", "causal", "optimal")),
+        whole(variants("smallest")), percent(variants("minimal")),
+    ],
+    38: lambda: [
+        figure
+        for key, digits in (("map_agreement", "{:.2f}".format), ("set_agreement", whole), ("size", percent))
+        for figure in converge(key, digits)
+    ],
+    41: lambda: growth("sides"),
+    42: lambda: growth("partitions"),
+    44: lambda: [
+        f"{bombs('mobilenet', LITERAL, 'calls'):,.0f}", percent(bombs("mobilenet", LITERAL, "size")),
+        whole(bombs("mobilenet", LITERAL, "clear")),
+    ],
+    54: lambda: [whole(bombs(n, m, "clear")) for n in ("mobilenet", "efficientnet") for m in (LITERAL, "causal")],
+    55: lambda: [whole(bombs(n, "rise:masks=8000", "clear")) for n in ("mobilenet", "efficientnet")],
+    56: lambda: [
+        percent(bombs(n, m, "size"))
+        for n in ("mobilenet", "efficientnet") for m in (LITERAL, "rise:masks=8000", "sbfl")
+    ],
+    57: lambda: [percent(mean("photobombing-squeezenet", m, "size")) for m in (FEW, "rise:masks=500")],
+    58: lambda: [
+        percent(bombs(n, m, "overlap"))
+        for n in ("mobilenet", "efficientnet") for m in (LITERAL, "rise:masks=8000")
+    ],
+    59: lambda: [whole(bombs(n, "sbfl", "clear")) for n in ("mobilenet", "efficientnet")],
+    62: lambda: [
+        *greys("fills-mobilenet", "causal", "covered"), *greys("fills-mobilenet", "causal", "overlap"),
+        *greys("fills-bundled", "causal", "covered"), *greys("fills-bundled", "causal", "overlap"),
+        *greys("fills-bundled-dc-causal", "dc-causal", "covered"),
+        *greys("fills-bundled-dc-causal", "dc-causal", "overlap"),
+    ],
+    60: lambda: [
+        *(whole(mean("photobombing-mobilenet", method, "clear")) for method in ("ig", "grad-cam")),
+        *(whole(bombs("mobilenet", method, "clear")) for method in ("sbfl", "lime")),
+    ],
+    63: lambda: [
+        *greys("fills-mobilenet", "causal", "like_grey", whole), *greys("fills-mobilenet", "causal", "backgrounds", whole),
+        *greys("fills-bundled-dc-causal", "dc-causal", "like_grey", whole),
+        *greys("fills-bundled-dc-causal", "dc-causal", "backgrounds", whole),
+    ],
+    64: lambda: [
+        *each("roaming-panda", FEW, "found"), whole(mean("roaming-panda-mobilenet-dc-causal", "dc-causal", "found")),
+        f"{mean('roaming-panda-mobilenet-dc-causal', 'dc-causal', 'iou'):.2f}",
+    ],
+    65: lambda: [whole(mean("roaming-panda-mobilenet", method, "found")) for method in PANDAS],
+    67: lambda: [whole(f([mean(f"occlusion-{n}", FEW, "size") for n in NETWORKS])) for f in (min, max)],
+    68: lambda: [whole(f([mean(f"occlusion-{n}", "sbfl:mutants=500", "size") for n in NETWORKS])) for f in (min, max)],
+    69: lambda: [whole(f([mean(f"occlusion-{n}", FEW, "right_20") for n in NETWORKS])) for f in (min, max)],
+    70: lambda: [whole(f([mean(f"occlusion-{n}", "sbfl:mutants=500", "right_20") for n in NETWORKS])) for f in (min, max)],
+    71: lambda: [
+        whole(mean(f"misclassified-{run}", method, "overlap", kind=kind))
+        for run, method in (("mobilenet", "causal"), ("bundled-dc-causal", "dc-causal")) for kind in ("wrong", "right")
+    ],
+    73: lambda: [whole(mean("roaming-panda-mobilenet", m, "found")) for m in ("sbfl:mutants=500", "rap", "lrp")],
+}  # fmt: skip
+
+
+def span(bench, method, key, digits=whole):
+    """The least and the largest mean with the three networks."""
+    found = [mean(f"{bench}-{network}", method, key) for network in NETWORKS]
+    return [digits(min(found)), digits(max(found))]
+
+
+ANSWERS = {
+    "photobombing": lambda: [
+        *span("photobombing", "causal", "clear"), *span("photobombing", FEW, "clear"),
+        *(figure for number in (54, 55, 58) for figure in FIGURES[number]() if figure not in ("87", "99")),
+        *(percent(bombs(n, m, "size")) for n in ("mobilenet", "efficientnet") for m in (LITERAL, "rise:masks=8000")),
+    ],
+    "roaming-panda": lambda: [
+        *span("roaming-panda", "causal", "size", lambda value: f"{100 * value:.1f}"),
+        *span("roaming-panda", "greedy:patches=22", "found"),
+        *span("roaming-panda", FEW, "found"), *span("roaming-panda", "causal", "map_found"),
+        whole(mean("roaming-panda-mobilenet-dc-causal", "dc-causal", "found")),
+    ],
+    "occlusion": lambda: [
+        *span("occlusion", "causal", "size", percent),
+        *(figure for number in (67, 68, 69, 70) for figure in FIGURES[number]()),
+    ],
+    "scenes": lambda: [whole(mean("scenes-bundled", m, "precision")) for m in ("causal", "dc-causal")],
+    "exact": lambda: [whole(mean("exact-bundled", m, "optimal")) for m in ("causal", LITERAL)],
+    "fills": lambda: FIGURES[62](),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bench", ANSWERS)
+def test_the_figures_of_an_answer_are_those_of_the_rows(bench):
+    text = tomllib.loads((ROOT / "benchmarks" / "results_words.toml").read_text(encoding="utf-8"))["overview"][bench][
+        "answer"
+    ]
+    look_for(ANSWERS[bench](), text)
+
+
+@pytest.mark.parametrize("number", FIGURES)
+def test_the_figures_of_a_claim_are_those_of_the_rows(number):
+    look_for(FIGURES[number](), claim(number))
+
+
+def look_for(figures, text):
+    missing = [figure for figure in figures if not re.search(rf"(?<![\d.,]){re.escape(figure)}(?![\d]|[.,]\d)", text)]
+    assert not missing, f"{missing} are not in: {text}"
+
+
+@pytest.mark.parametrize(("script", "page"), [("stability", "results-quantus"), ("readings", "paper")])
+def test_a_table_is_what_its_script_prints(script, page, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    with (KEPT / f"{script}.csv").open(newline="") as file:
+        lines = import_module(script).write_lines(list(csv.DictReader(file)))
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8").splitlines()
+    assert lines
+    assert not [line for line in lines if line not in text]
+
+
+def test_nothing_in_the_claims_waits_for_a_figure():
+    assert set(re.findall(r"[A-Z]{6,}", (ROOT / "docs" / "paper.md").read_text(encoding="utf-8"))) <= {"README"}
