@@ -637,8 +637,9 @@ def test_an_interrupt_finishes_what_is_under_way(here, number, more):
     os.killpg(process.pid, number)
     said = process.communicate()[1]
     assert process.returncode == 130
-    assert "finishing the images in progress" in said
-    assert len(said.splitlines()) == 1
+    first, *rest = said.splitlines()
+    assert "finishing the images in progress" in first
+    assert rest in ([], ["becausal: stopped: interrupted"])  # the images took longer than they are waited for
     rows = rows_of(here / "run")
     assert 1 <= sum(row["state"] == "done" for row in rows) < 60
     assert all(row["stopped_by"] == "finished" for row in rows if row["state"] == "done")
