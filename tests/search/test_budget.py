@@ -8,15 +8,15 @@ from becausal.search.budget import Budget
 # max_calls, further options, then: the engine's limit, the rows of the last batch, where sets and maps end, and how many
 # backgrounds each set is evaluated on.
 NUMBERS = [
-    (10, {}, 9, 0, 5, 4, 0),
-    (12, {}, 11, 0, 7, 5, 0),
-    (150, {}, 140, 9, 129, 87, 7),
-    (500, {}, 483, 16, 454, 303, 25),
+    (10, {}, 9, 0, 4, 3, 1),
+    (12, {}, 11, 0, 6, 5, 1),
+    (150, {}, 140, 9, 121, 81, 15),
+    (500, {}, 483, 16, 439, 293, 40),
     (2000, {}, 1983, 16, 1939, 1709, 40),
     (2000, {"smallest": True}, 1983, 16, 1941, 1861, 40),
-    (150, {"fills": ("grey", "blur")}, 140, 4, 129, 87, 7),
-    (500, {"contrast": True}, 483, 16, 456, 305, 25),
-    (500, {"several": 3}, 483, 16, 453, 373, 8),
+    (150, {"fills": ("grey", "blur")}, 140, 4, 121, 81, 15),
+    (500, {"contrast": True}, 483, 16, 441, 295, 40),
+    (500, {"several": 3}, 483, 16, 429, 349, 16),
     (20, {"several": 9}, 18, 1, 11, 8, 0),
 ]
 

@@ -24,6 +24,7 @@ from becausal.engine.engine import Engine
 from becausal.images.backgrounds import RandomBackgrounds
 from becausal.interfaces.cli.app import main
 from becausal.models import as_detector
+from becausal.scenes import make_scene
 from becausal.search.checking import transfer
 from test_explain import bundled, needs_bundled, scene
 
@@ -441,7 +442,8 @@ def test_too_few_calls_leave_the_other_levels_and_a_note(tmp_path, monkeypatch, 
     (found,) = json.loads(capsys.readouterr().out)
     assert [level["name"] for level in found["levels"]] == ["core"]
     assert found["calls"] <= 60
-    assert any("at least 0.9 of random backgrounds" in note for note in found["notes"])
+    assert any("60 calls were too few" in note for note in found["notes"])
+    assert found["stopped_by"] == "budget"
 
 
 @pytest.mark.parametrize("limit", [100, 200, 300, 400, 600, 900])
@@ -454,6 +456,21 @@ def test_the_limit_on_calls_is_kept_and_nothing_false_is_said(limit):
     else:
         assert sum("random backgrounds" in note for note in explanation.notes) == 1
         assert explanation.target.floor > 0
+
+
+@pytest.mark.parametrize("kind", ["scores", "labels"])
+def test_with_150_calls_most_scenes_have_a_set_that_is_certified(kind):
+    """Models whose calls cost money or seconds have so many by default."""
+    model = becausal.load_model("bundled")
+    asked = model if kind == "scores" else lambda images: model.classify(np.asarray(images)).argmax(axis=1)
+    found = [becausal.explain(make_scene(seed).image, asked, max_calls=150) for seed in (50_000_100, 50_000_101, 50_000_103)]
+    assert max(explanation.calls for explanation in found) <= 150
+    held = [explanation.level for explanation in found if explanation.level.certificate is not None]
+    assert len(held) >= 2
+    for level in held:
+        assert level.certificate.holds
+        assert level.certificate.asked >= 44
+        assert level.size < 0.8
 
 
 class Stage:
@@ -524,10 +541,8 @@ def test_a_folder_that_is_not_there_is_said_for_each_image(tmp_path):
 def test_where_only_the_whole_view_will_do_a_note_says_so():
     explanation = becausal.explain(picture(), needs_all, holds=HOLDS, fills="white")
     assert names(explanation) == ["core"]
-    assert (
-        f"no set smaller than the whole view was found that keeps the label on at least {HOLDS} of random backgrounds"
-        in explanation.notes
-    )
+    goal = f"at least {100 * HOLDS:g} % of random backgrounds"
+    assert f"no set smaller than the whole view was found that keeps the label on {goal}" in explanation.notes
 
 
 def test_backgrounds_that_never_keep_the_label():

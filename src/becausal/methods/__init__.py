@@ -43,7 +43,7 @@ METHODS: dict[str, Method] = {
     "sbfl": Method("sbfl", "Sbfl", "labels",
         "statistical fault localisation: pixels that are masked when the label is lost"),
     "rise": Method("rise", "Rise", "labels",
-        "mean score over the random mutants that show a pixel; uses scores if available"),
+        "a pixel has the mean score of the random mutants in which it is visible; uses scores if available"),
     "d-rise": Method("rise", "DRise", "boxes",
         "RISE for a box of an object detector: random mutants, weighted by score times overlap"),
     "occlusion": Method("occlusion", "Occlusion", "labels",

@@ -55,10 +55,10 @@ class Budget:
         return None if self.max_calls is None else self.max_calls - (1 + self.last_rows) * self.fills
 
     def transfers(self, others: int) -> int:
-        """How many fresh backgrounds each set is evaluated on, with this many further sets; of few calls a twentieth."""
+        """How many fresh backgrounds each set is evaluated on, with this many further sets; of few calls a tenth."""
         if self.max_calls is None:
             return HELD_OUT_COUNT
-        return min(HELD_OUT_COUNT, self.max_calls // 20 // (1 + others))
+        return min(HELD_OUT_COUNT, self.max_calls // 10 // (1 + others))
 
     @property
     def set_limit(self) -> int | None:

@@ -100,20 +100,22 @@ class Tally:
         return self.asked - self.failures
 
 
-def certify(visible: Visible, *, first: int, share: float, confidence: float) -> Search[Tally]:
+def certify(
+    visible: Visible, *, first: int, share: float, confidence: float, wave: int = WAVE, most_failures: int = MOST_CASES
+) -> Search[Tally]:
     """Evaluate a set on backgrounds until it is shown to keep its label on a share of all, or this has become hopeless.
 
     visible: (*grid,). first: number of the first background. confidence: of the bound that has to reach the share.
     """
     tally, enough, most = Tally(first), -log(1 - confidence), most_backgrounds(share)
-    while tally.asked < most and not is_hopeless(tally, share):
+    while tally.asked < most and tally.failures < most_failures and not is_hopeless(tally, share):
         kept, failures = tally.kept, tally.failures
         if kept > share * tally.asked and log_evidence(kept, failures, share, share) >= enough:
             break
         # No more than it takes if all of them are kept: the bound is valid whenever one looks, so that one may look often,
         # and each look saves the calls that would have followed.
-        reaches = (more for more in range(1, WAVE) if log_evidence(kept + more, failures, share, share) >= enough)
-        count = min(max(next(reaches, WAVE), LEAST_WAVE), most - tally.asked)
+        reaches = (more for more in range(1, wave) if log_evidence(kept + more, failures, share, share) >= enough)
+        count = min(max(next(reaches, wave), LEAST_WAVE), most - tally.asked)
         tally, is_stopped = yield from _evaluate(visible, tally, count)
         if is_stopped:
             break

@@ -279,9 +279,6 @@ class Tuning:
         core_parts: Number of parts drawn per round for such a set.
         most_cells: Cells of such a set, with more of which minimality is proved for larger ones at once.
         zones: Number of patches of which the map in zones is made; 0 for none.
-        enough_share: Share of a budget that the set `enough` may take.
-        certificate: Calls of these that are kept back for its certificate.
-        least_budget: Number of calls below which no such set is looked for.
     """
 
     survey: int = 96
@@ -309,9 +306,6 @@ class Tuning:
     core_parts: int = 5
     most_cells: int = 60
     zones: int = 20
-    enough_share: float = 0.6
-    certificate: int = 80
-    least_budget: int = 300
 
     def __post_init__(self) -> None:
         counts = (self.parts, self.small_runs, self.survey_fraction, len(self.kinds))

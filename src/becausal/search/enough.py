@@ -50,8 +50,14 @@ class EnoughRules:
     half: float = 0.45  # of the view: from here on with the second panel
     shares: tuple[float, ...] = (0.3, 0.15)  # of the visible cells that a part has at first, before and after that
     least: float = 4.0  # cells of the smallest part: the panel is asked for each removal, so a cell at a time costs too much
+    last: int = 0  # backgrounds at a time that a set is tried on in the end, until it holds on all of them; 0 for none
     proof: int = 5  # cells along the longest side, of which none can go
     steps: int = 64  # prefixes of a map's ranking that are tried
+    fresh: int = 32  # fresh backgrounds at a time, at most
+    failures: int = 1_000  # on fresh backgrounds, with which a set is given up at once
+    share: float = 0.6  # of the calls of an image, where they are limited, that this search may take
+    certificate: int = 80  # of these, that are kept back for the certificate
+    removing: float = 0.6  # of the others, after which no further parts are removed where calls are few
     first_survey: int = 1_000  # number of a background; the panel has those before it, so no two uses share one
     first_fresh: int = 1_000_000  # number of the first background that no search has seen
     fresh_step: int = 100_000  # backgrounds for each try, more than any certificate takes
@@ -59,14 +65,29 @@ class EnoughRules:
 
 
 RULES = EnoughRules()
+#: The same where calls are few: larger patches and cells, fewer of everything, and no proof of minimality.
+FEW = EnoughRules(
+    survey=24, patches=14, starts=(0.3, 0.45, 0.6, 0.75, 0.9), panel=3, wave=1, candidates=4, cells=9, shares=(0.4, 0.3),
+    least=1.5, last=10, fresh=8, failures=2,
+    share=0.95, certificate=62,
+)  # fmt: skip
+FEW_CALLS = 600  # of an image; from here on they are no longer few
+LEAST_CALLS = 100  # with fewer, no such set is looked for
+
+
+def choose_rules(calls: int | None) -> EnoughRules:
+    """The constants for a search of at most so many calls, None for no limit."""
+    return RULES if calls is None or calls >= FEW_CALLS else FEW
 
 
 class Panel:
     """The numbers of the backgrounds that sets have to hold on, and the last margins on them; the lower, the harder."""
 
-    def __init__(self, size: int) -> None:
-        self.numbers: NDArray[np.intp] = np.arange(size)
-        self.margins = np.zeros(size)
+    def __init__(self, rules: EnoughRules) -> None:
+        self.rules = rules
+        self.numbers: NDArray[np.intp] = np.arange(rules.panel)
+        self.margins = np.zeros(rules.panel)
+        self.tried = rules.screened  # those before it are used, or may be
 
     def judge(self, sets: Visible, waves: Sequence[int], *, plain: bool) -> Search[Answers]:
         """The worst answers of all backgrounds to sets, (n, *grid), the hardest first; what has failed is asked no more.
@@ -91,16 +112,26 @@ class Panel:
 
     def holds(self, visible: Visible) -> Search[bool]:
         """Whether a set, (*grid,), holds on all backgrounds and in the plain fill."""
-        return bool((yield from self.judge(visible[None], [RULES.wave] * len(self.numbers), plain=True)).holds[0])
+        return bool((yield from self.judge(visible[None], [self.rules.wave] * len(self.numbers), plain=True)).holds[0])
 
     def screen(self, visible: Visible) -> Search[None]:
         """Evaluate a set on further backgrounds, and keep the hardest of all but for the very hardest."""
-        further = np.arange(len(self.numbers), RULES.screened)
+        rules = self.rules
+        further = np.arange(len(self.numbers), rules.screened)
         answers = yield Question(np.repeat(visible[None], len(further), axis=0), draws=further)
         self.add(further, answers.margin)
         # As one of the panel may fail on the set as it is, it may also fail on the smaller ones that follow.
-        kept = np.argsort(self.margins, kind="stable")[RULES.left_out : RULES.left_out + RULES.panel]
+        kept = np.argsort(self.margins, kind="stable")[rules.left_out : rules.left_out + rules.panel]
         self.numbers, self.margins = self.numbers[kept], self.margins[kept]
+
+    def try_further(self, visible: Visible) -> Search[bool]:
+        """Evaluate a set on backgrounds that are in no panel yet; where it fails, they join this one."""
+        start = self.tried
+        self.tried += self.rules.last
+        further = np.arange(start, self.tried)
+        answers = yield Question(np.repeat(visible[None], len(further), axis=0), draws=further)
+        self.add(further[~answers.holds], answers.margin[~answers.holds])
+        return bool(answers.holds.all())
 
     def learn(self, tally: Tally) -> None:
         """Add the easier half of the backgrounds on which a set has failed: later ones may fail on the hardest, too."""
@@ -130,9 +161,9 @@ class Way:
     grain: the side of the cells of which none can be removed from the last set, None where this was not shown.
     """
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
-        self.panel = Panel(RULES.panel)
+    def __init__(self, problem: Problem, rules: EnoughRules = RULES) -> None:
+        self.problem, self.rules = problem, rules
+        self.panel = Panel(rules)
         self.seen: list[Visible] = [np.ones(problem.grid, bool)]
         self.grain: int | None = None
 
@@ -176,30 +207,32 @@ class RankingWay(Way):
 class DescentWay(Way):
     """A survey on random backgrounds, then removals: of random parts, and in the end of single cells.
 
-    survey: None on small lattices. costs: (*lattice,) of removing cells.
+    survey: None on small lattices. costs: (*lattice,) of removing cells. limit: on the calls of an image so far. until: the
+    calls from which on no further parts are removed.
     """
 
-    def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
-        super().__init__(problem)
+    def __init__(
+        self, problem: Problem, rng: np.random.Generator, rules: EnoughRules = RULES, limit: int | None = None
+    ) -> None:
+        super().__init__(problem, rules)
+        is_short = limit is not None and rules.last
+        self.until = (limit - rules.certificate) * rules.removing if is_short and limit is not None else np.inf
         self.rng = rng
         self.survey: Survey | None = None
-        self.lattice = Lattice(problem.grid, default_grain(problem.grid, RULES.cells))
+        self.lattice = Lattice(problem.grid, default_grain(problem.grid, rules.cells))
         self.costs: NDArray[np.float64] | None = None
+        self.spent = 0
 
     def begin(self) -> Search[None]:
         if np.prod(self.lattice.shape) > Tuning().small_lattice:
-            patch = superpixels(self.problem.view, RULES.patches)
-            shown = balanced_halves(int(patch.max()) + 1, RULES.survey, self.rng.spawn(1)[0])
-            answers = yield Question(shown.take(patch, axis=1), draws=RULES.first_survey + np.arange(len(shown)))
-            margin = np.clip(answers.margin, -RULES.most_margin, RULES.most_margin)
-            survey = self.survey = Survey(patch, fit_effects(shown, margin, RIDGE))  # what each adds on random backgrounds
-            self.costs = survey.removal_cost(self.lattice)
-            for part in RULES.starts:
-                start = survey.best(round(part * len(survey.contribution)))
-                if (yield from self.panel.holds(start)):
-                    self.seen.append(start)
-                    break
-        yield from self._remove_parts(0, stop_at=RULES.half)
+            yield from self._find_start()
+        if self.rules.last:
+            yield from self._remove_parts(0)
+            while not (yield from self.panel.try_further(self.seen[-1])):
+                yield from self.go_back()
+                yield from self._remove_parts(1)
+            return
+        yield from self._remove_parts(0, stop_at=self.rules.half)
         yield from self.panel.screen(self.seen[-1])
         yield from self.go_back()
         yield from self._remove_parts(1)
@@ -207,12 +240,29 @@ class DescentWay(Way):
 
     def go_on(self) -> Search[None]:
         yield from self.go_back()
-        yield from self._prove()
+        if not self.rules.last:
+            yield from self._prove()
+
+    def _find_start(self) -> Search[None]:
+        """A survey on random backgrounds, and the fewest of its best patches that hold on the panel."""
+        rules = self.rules
+        patch = superpixels(self.problem.view, rules.patches)
+        shown = balanced_halves(int(patch.max()) + 1, rules.survey, self.rng.spawn(1)[0])
+        answers = yield Question(shown.take(patch, axis=1), draws=rules.first_survey + np.arange(len(shown)))
+        self.spent = answers.spent
+        margin = np.clip(answers.margin, -rules.most_margin, rules.most_margin)
+        survey = self.survey = Survey(patch, fit_effects(shown, margin, RIDGE))  # what each adds on random backgrounds
+        self.costs = survey.removal_cost(self.lattice)
+        starts = [survey.best(round(part * len(survey.contribution))) for part in rules.starts]
+        for number, start in enumerate(starts):
+            if (yield from self.panel.holds(start)):
+                self.seen += starts[number:][::-1]  # the larger ones are there to go back to
+                break
 
     def _prove(self) -> Search[None]:
         """Remove large cells until none can go."""
         self.grain = None
-        grain, lattice = default_grain(self.problem.grid, RULES.proof), self.lattice
+        grain, lattice = default_grain(self.problem.grid, self.rules.proof), self.lattice
         number = cells(self.problem.grid, grain)
         expected = np.zeros(int(number.max()) + 1)
         if self.costs is not None:  # a larger cell costs what its pixels do
@@ -225,7 +275,8 @@ class DescentWay(Way):
         """Remove cells until none can go; whether that was reached."""
         search = settle(self.seen[-1], number, expected, solid=True)
         # Most removals fail, and most of these on the hardest background.
-        waves = (1, RULES.wave - 1, *[RULES.wave] * len(self.panel.numbers))
+        wave = self.rules.wave
+        waves = (1, wave - 1, *[wave] * len(self.panel.numbers))
         asked = step(search, None)
         while not isinstance(asked, Done):
             try:
@@ -251,14 +302,19 @@ class DescentWay(Way):
                 self.seen.append(visible)
             return holds
 
+        if self.spent >= self.until:
+            return
         within, start = self.lattice.restrict(self.seen[-1])
-        tuning = replace(Tuning(), parts=RULES.candidates)
+        tuning = replace(Tuning(), parts=self.rules.candidates)
         chain = Chain(tuning, within, start, self.costs, self.rng.spawn(1)[0], None, accepts=accepts)
-        search = chain.shrink(RULES.shares[stage], least=RULES.least, stop_at=stop_at)
+        search = chain.shrink(self.rules.shares[stage], least=self.rules.least, stop_at=stop_at)
         asked = step(search, None)
         while not isinstance(asked, Done):  # the chain's own questions are plain arrays, those of `accepts` are not
             is_own = not isinstance(asked, Question)
             answers = (yield from self.panel.judge(np.asarray(asked), (1,), plain=False)) if is_own else (yield asked)
+            self.spent = answers.spent
+            if self.spent >= self.until:
+                break
             asked = step(search, answers)
         self.costs = chain.cost.estimate()
 
@@ -281,8 +337,13 @@ def find_enough(way: Way, *, run: BudgetedRun, limit: int | None = None, reserve
                 return held
         # Fresh ones for each try: the set was fitted to all that were asked before, and on them a bound claims too much.
         first, visible, sure = RULES.first_fresh + attempt * RULES.fresh_step, way.seen[-1], confidence_of(attempt)
+        if way.rules.last and visible.all():
+            return held
+        asking = certify(
+            visible, first=first, share=share, confidence=sure, wave=way.rules.fresh, most_failures=way.rules.failures
+        )
         try:
-            tally = yield from drive(certify(visible, first=first, share=share, confidence=sure), run=run, limit=limit)
+            tally = yield from drive(asking, run=run, limit=limit)
         except Stop:
             return held
         bound = anytime_bound(tally.kept, tally.failures, share, sure)

@@ -29,6 +29,7 @@ from becausal.search.minimise import Minimal, minimise, present
 from becausal.search.twins import confirm_minimal
 
 DIGITS = 6  # of overlaps that are compared, so that rounding decides nothing
+ENOUGH_CALLS = 1_200  # with which a set that holds on random backgrounds is found for most images
 COARSE = 64  # prefixes on the first, coarse scale of an extraction
 WAVE = 4  # prefixes asked at a time on it
 
@@ -92,7 +93,7 @@ def run_pipeline(problem: Problem, explainer: Explainer, request: Request, run: 
             widening = find_enough(way, run=run, limit=last, reserve=budget.certificate)
             held = yield from drive(widening, floor=problem.floor)
     run.stage = "verify"
-    notes = () if problem.holds is None else describe_failure(problem.holds, held, run)
+    notes = () if problem.holds is None else describe_failure(problem.holds, held, run, request.max_calls)
     sets = [core] if held is None or notes else [core, Minimal(held.visible, None)]
     yield from _ask_together(sets, is_guided=problem.is_guided)
     drawn = core.visible
@@ -117,9 +118,13 @@ def run_pipeline(problem: Problem, explainer: Explainer, request: Request, run: 
     return (yield from add_transfers(problem, result, count))
 
 
-def describe_failure(share: float, held: Held | None, run: BudgetedRun) -> tuple[str, ...]:
+def describe_failure(share: float, held: Held | None, run: BudgetedRun, max_calls: int | None) -> tuple[str, ...]:
     """Why there is no set that holds on random backgrounds, as a note; nothing where there is one."""
-    goal = f"at least {share:.3g} of random backgrounds"
+    goal = f"at least {100 * share:.4g} % of random backgrounds"
+    if max_calls is not None and (held is None or held.bound < share):  # more calls might have found one
+        run.stopped_by = run.stopped_by or "budget"
+        few = f"{max_calls:,} calls were too few to find a set that keeps the label on {goal}"
+        return (f"{few}: {ENOUGH_CALLS:,} usually are enough",)
     if held is None or not held.asked:
         return (f"the search ended before a set was found that keeps the label on {goal}",)
     if held.visible.all():

@@ -25,7 +25,7 @@ from becausal.methods.causal.ordering import draw_map, order_map
 from becausal.methods.causal.zones import draw_zones, order_patches
 from becausal.search.descent import Cells, Chain, CoalitionIndex, Lattice, Tuning
 from becausal.search.drive import BudgetedRun, drive
-from becausal.search.enough import DescentWay, find_enough
+from becausal.search.enough import LEAST_CALLS, DescentWay, choose_rules, find_enough
 from becausal.search.minimise import Settled, settle_within
 from becausal.search.survey import Survey, restrict, run_survey
 
@@ -126,11 +126,12 @@ class CausalSearch:
     def _begin(self) -> Search[None]:
         """`enough`, where it is asked for, or a survey; on small lattices and with a small budget there is none."""
         tuning, budget, problem = self.tuning, self.problem.budget, self.problem
-        if problem.holds is not None and (budget is None or budget >= tuning.least_budget):
-            way = DescentWay(problem, self.rng.spawn(1)[0])
-            limit = None if budget is None else self.run.spent + round(tuning.enough_share * budget)
+        if problem.holds is not None and (budget is None or budget >= LEAST_CALLS):
+            rules = choose_rules(budget)
+            limit = None if budget is None else self.run.spent + round(rules.share * budget)
+            way = DescentWay(problem, self.rng.spawn(1)[0], rules, limit)
             try:
-                self.enough = yield from find_enough(way, run=self.run, limit=limit, reserve=tuning.certificate)
+                self.enough = yield from find_enough(way, run=self.run, limit=limit, reserve=rules.certificate)
             finally:
                 self.survey = way.survey
                 self.room = way.seen[-1]
