@@ -32,7 +32,7 @@ def augment(
     other = empties[torch.randint(len(empties), (count,), device=device)].permute(0, 3, 1, 2).float() / 255.0
     swap = chance(count, 0.25, device) & _view(has)
     x = torch.where(swap, x * m + other * (1 - m), x)
-    x, m, zoom = _move(x, m)
+    x, m, zoom = move(x, m)
     x = recolour(x)
     masked = draw_mask(m)
     fill, blurred = draw_fill(x, other)
@@ -57,7 +57,7 @@ def uniform(count: int, low: float, high: float, device: torch.device) -> torch.
     return low + (high - low) * torch.rand(count, device=device)
 
 
-def _move(x: torch.Tensor, m: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def move(x: torch.Tensor, m: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     count, device = len(x), x.device
     still = torch.rand(count, device=device) < 0.2
     zoom = torch.where(still, 1.0, torch.exp(uniform(count, -0.25, 0.25, device)))
