@@ -1,6 +1,6 @@
 """Causal attribution with the interface of captum: a torch module, tensors in, a tensor of the same shape out.
 
-pip install 'becausal[torch]'
+pip install ".[torch]"
 python examples/captum_attribution.py
 """
 

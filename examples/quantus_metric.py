@@ -1,6 +1,6 @@
 """A Quantus metric for two methods of becausal, with `explain_func`.
 
-pip install 'becausal[torch]' quantus
+pip install ".[torch]" quantus
 python examples/quantus_metric.py
 """
 

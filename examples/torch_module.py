@@ -1,6 +1,6 @@
 """Explain a torch module in memory, and show the proof for one pixel.
 
-    pip install 'becausal[torch]'
+    pip install ".[torch]"
     python examples/torch_module.py
 
 The network is the torch version of the bundled classifier. The image is a generated scene, so the ground truth is known:

@@ -1,6 +1,6 @@
 """Saliency maps with the interfaces of xaitk-saliency: for a classifier, and for the boxes of an object detector.
 
-    pip install 'becausal[xaitk]'
+    pip install ".[xaitk]"
     python examples/xaitk_saliency_maps.py
 
 The models are the bundled ones, behind the interfaces of SMQTK that xaitk-saliency takes.

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         verify,
     )
     from becausal.api.explanation import Explanation
+    from becausal.api.similar import similar
     from becausal.batch.check import check
     from becausal.core.checks import Checks, Claim
     from becausal.core.errors import BecausalError
@@ -45,6 +46,7 @@ __all__ = [
     "explain_boxes",
     "explain_many",
     "load_model",
+    "similar",
     "verify",
 ]
 _MODULES = {
@@ -55,6 +57,7 @@ _MODULES = {
     "__version__": "core.version",
     "check": "batch.check",
     "load_model": "models",
+    "similar": "api.similar",
 }
 
 if not TYPE_CHECKING:  # a type checker would take any name, with this function

@@ -54,12 +54,13 @@ def test_a_label_below_the_threshold_keeps_a_share_of_its_own_score():
     assert smallest.checks.confidence >= 0.2
     (note,) = [note for note in explanation.notes if "threshold" in note]
     assert note == (
-        "middle scores 0.4, below the threshold of 0.5, so it counts as kept from 50 % of its own score on (0.2): set "
+        "the confidence in middle is 0.4, below the threshold of 0.5, so it counts as kept if at least 50 % of this is left "
+        "(0.2): set "
         "another share with --confidence, or the threshold with --threshold"
     )
     said = str(explanation)
     assert said.startswith("The model gives middle a confidence of 0.40. ")  # it does not "say" middle
-    assert "keep middle at a probability of at least 0.2 " in said
+    assert "keep middle at a confidence of at least 0.2 " in said
     assert all(claim.holds for claim in explanation.verify(model()))
 
 
@@ -118,7 +119,7 @@ def test_the_command_line_says_it_in_one_sentence(tmp_path, spec, capsys):
     command = ["explain", str(tmp_path / "p.npy"), "--model", spec, "--target", "middle", "--fill", "black"]
     assert main([*command, "--out", str(tmp_path / "a")]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "middle scores 0.4, below the threshold of 0.5, so it counts as kept from 50 % of its own score on" in said
+    assert "the confidence in middle is 0.4, below the threshold of 0.5, so it counts as kept if" in said
     assert main([*command, "--threshold", "0.3", "--out", str(tmp_path / "b")]) == 0
     assert "below the threshold" not in capsys.readouterr().out
     record = json.loads((tmp_path / "b" / "p" / "explanation.json").read_text())
@@ -126,4 +127,4 @@ def test_the_command_line_says_it_in_one_sentence(tmp_path, spec, capsys):
     assert main(["verify", str(tmp_path / "a" / "p"), "--model", spec]) == 0
     capsys.readouterr()
     assert main(["inspect", spec, "--threshold", "0.3"]) == 0
-    assert "a label is present from a score of 0.3 on" in " ".join(capsys.readouterr().out.split())
+    assert "a label counts as present if its confidence is at least 0.3" in " ".join(capsys.readouterr().out.split())

@@ -83,6 +83,10 @@ def says_objects(batch):
 
 def exits(batch):
     raise SystemExit("bye")
+
+def paints(batch):
+    bright = batch[:, ::4, ::4].mean(axis=3) / 25 - 5
+    return np.stack([-bright, bright], axis=1)
 """
 BASE = ["--model", "python:net.py:predict", "--method", "dc-causal", "--option", "partitions=2"]
 Prepare = Callable[[], list[str]]
@@ -120,6 +124,11 @@ def words(*options: str) -> Prepare:
     return lambda: ["photo.png", *BASE, *options]
 
 
+def clip(*options: str) -> Prepare:
+    """Ask the bundled model of images and texts."""
+    return words("--model", "bundled:clip", *options)
+
+
 def model(spec: str, data: bytes = b"") -> Prepare:
     """Explain the good image with another model, whose file holds these bytes."""
 
@@ -129,6 +138,16 @@ def model(spec: str, data: bytes = b"") -> Prepare:
         return ["photo.png", *BASE, "--model", spec]
 
     return prepare
+
+
+def segments(*options: str) -> Prepare:
+    """Explain the good image with a model that gives every pixel a class."""
+    return words("--model", "segment:python:net.py:paints", "--resize", "squash/32", *options)
+
+
+def chat(address: str, *options: str) -> Prepare:
+    """Ask a chat model about the good image."""
+    return lambda: ["photo.png", "--model", f"chat:{address}", "--ask", "What is it?", *options]
 
 
 def bomb() -> bytes:
@@ -250,6 +269,14 @@ BAD: dict[str, tuple[Prepare, str]] = {
     "a model that changes its mind": (model("python:net.py:changes_its_mind"), "two ways"),
     "a target that does not hold": (words("--target", "dark"), "does not hold"),
     "a fill that has the label": (words("--fill", "white"), "fully masked image"),
+    "a pixel of a classifier": (words("--at", "9,9"), "at is for models that give every pixel a class"),
+    "a pixel without a row": (words("--at", "9"), "a place is x,y in whole pixels of the image"),
+    "a pixel outside": (segments("--at", "32,9"), "there is no pixel 32,9 in an image of 32 x 32"),
+    "neither pixel nor segment": (segments(), "say which segment with --target, or which pixel with --at X,Y"),
+    "a box of segments": (segments("--box", "1"), "this model gives every pixel a class"),
+    "segments of a classifier": (model("segment:python:net.py:predict"), "expected (n, classes, h, w)"),
+    "segments of segments": (model("segment:segment:python:net.py:paints"), "give a network alone"),
+    "segments of nothing": (model("segment:"), "is not a model specification"),
     "a confidence twice": (words("--complete", "--confidence", "0.5"), "--complete"),
     "an unknown target": (words("--target", "brigth"), "bright"),
     "a target out of range": (words("--target", "7"), "7"),
@@ -277,7 +304,44 @@ BAD: dict[str, tuple[Prepare, str]] = {
     "an output folder that is a file": (out_is_a_file, "taken"),
     "an output folder under a file": (out_is_under_a_file, "taken"),
     "an image's folder that is a file": (image_folder_is_a_file, "photo"),
+    "no image to compare with": (model("embed:bundled"), "say which with --like IMAGE, or use `becausal similar`"),
+    "a missing image to compare with": (words("--model", "embed:bundled", "--like", "missing.png"), "missing.png"),
+    "an image to compare with for a classifier": (words("--like", "photo.png"), "like is for embed: models, not for python"),
+    "a similarity that an empty image has": (
+        words("--model", "embed:bundled", "--like", "photo.png", "--threshold", "0.01"),
+        "already: give a threshold above it, not 0.01",
+    ),
+    "one number for embeddings": (
+        words("--model", "embed:python:net.py:says_one_number", "--like", "photo.png"),
+        "the function returned shape () for",
+    ),
+    "a detector for embeddings": (
+        words("--model", "embed:detect:net.onnx", "--like", "photo.png"),
+        "cannot follow it: give a network alone",
+    ),
+    "a chat model without a question": (model("chat:http://127.0.0.1:9/v1"), "add e.g. --ask 'What is on the table?'"),
+    "a chat server that is not there": (chat("http://127.0.0.1:9/v1"), "no server is listening at 127.0.0.1:9"),
+    "a chat address that is none": (chat("localhost:8000"), "expected chat:http://HOST:PORT/v1"),
+    "a choice of one": (chat("http://127.0.0.1:9/v1", "--labels", "yes,"), "choices are two names or more"),
+    "a question to another model": (words("--ask", "What?"), "ask is for chat: models, not for python"),
     "no network for a hub model": (model("hf:nobody/no-such-model"), "hf"),
+    "no prompts": (
+        model("clip:nobody/no-such-model"),
+        'compares an image with prompts, say which: --labels "a photo of a cat,a photo of a dog", or --text "a red bus"',
+    ),
+    "prompts twice": (clip("--text", "a mug", "--labels", "a mug,a bus"), "prompts, one or the other, not both"),
+    "one prompt among none": (
+        clip("--labels", "a mug,a mug"),
+        "two or more different prompts, not a mug, a mug; for one, use",
+    ),
+    "an empty prompt": (clip("--text", ""), 'a prompt is empty; expected a text such as "a red bus"'),
+    "a prompt of unknown words": (clip("--text", "zebra"), "the model knows no word of the prompt 'zebra'; it knows a, "),
+    "a threshold for several prompts": (
+        clip("--labels", "a mug,a bus", "--threshold", "0.5"),
+        "threshold is for one prompt",
+    ),
+    "what embeddings are": (clip("--text", "a mug", "--returns", "logits"), "returns embeddings: remove returns"),
+    "a text for a classifier": (words("--text", "a mug"), "text is for clip: models, not for python"),
 }
 
 
@@ -295,7 +359,7 @@ def test_bad_input_gives_one_line_and_leaves_nothing(name: str, place: Path, cap
     assert complaint.startswith("becausal: error: ")
     assert complaint.count("\n") == 1, complaint
     assert "Traceback" not in complaint
-    assert len(complaint) < 500
+    assert len(complaint) < 600
     assert expected in complaint
     assert snapshot(place) == before
 

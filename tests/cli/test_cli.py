@@ -547,6 +547,9 @@ LOADING = [
     "--threads",
     "--half",
     "--endpoint",
+    "--text",
+    "--ask",
+    "--like",
 ]
 COMMANDS = [
     *("explain", "batch", "compare", "verify", "inspect", "bench", "serve"),

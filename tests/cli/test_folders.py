@@ -106,7 +106,7 @@ def boxes(place):
     return sorted(own.name for own in (place / "out" / "x").iterdir())
 
 
-def test_boxes_of_an_earlier_run_go_or_are_told(place, capsys):
+def test_boxes_of_an_earlier_run_go_and_that_is_said(place, capsys):
     detect = "detect:python:net.py:detect"
     assert explain("a/x.png", "--box", "2", model=detect) == 0
     assert "explanation.json" in boxes(place)
@@ -125,8 +125,11 @@ def test_boxes_of_an_earlier_run_go_or_are_told(place, capsys):
     assert boxes(place) == ["box-1", "box-2", "box-3", "box-4"]
     assert [own.name for own in (place / "out" / "x" / "box-3").iterdir()] == ["mine.txt"]
     assert explain("a/x.png", "--box", "1", model=detect) == 0
-    assert "note: out/x also holds box-1 to box-2, from an earlier run with --all" in capsys.readouterr().err
-    assert "box-1" in boxes(place)
+    assert "note: out/x: removed box-1, box-2 of an earlier run with --all\n" in capsys.readouterr().err
+    assert not {"box-1", "box-2"} & set(boxes(place))
+    assert [own.name for own in (place / "out" / "x" / "box-3").iterdir()] == ["mine.txt"]
+    assert explain("a/x.png", "--box", "2", model=detect) == 0
+    assert "removed" not in capsys.readouterr().err
     assert explain("b/x.png", "--all", model=detect) == 0  # another image
     assert "explanation.json" in boxes(place)
     assert sorted(own.name for own in (place / "out").iterdir()) == ["x", "x-2"]

@@ -24,7 +24,7 @@ from becausal.methods import METHODS
 from becausal.methods.rise import DRise
 from becausal.render.comparison import render_comparison
 from becausal.render.report import render_report
-from becausal.render.wording import as_text, describe_level, describe_target, headline, question
+from becausal.render.wording import as_text, describe_checks, describe_level, describe_target, headline, question
 from becausal.testing import MaskClassifier
 
 IMAGE = np.full((64, 64, 3), 200, np.uint8)
@@ -391,13 +391,16 @@ def test_sentences_speak_of_the_box():
     assert "the core, keep this box and the score (" in as_text(headline(explanation))
     assert as_text(question(explanation)) == "Why bus (0.95) at 8,10 to 32,30?"
     assert "label" not in describe_level(explanation.levels[0])
+    checked = [check.meaning for level in explanation.levels for check in describe_checks(explanation, level)]
+    assert sum("keeps the box on" in text for text in checked) == 2
+    said = str(explanation).splitlines()[1]
+    assert not [text for text in (*checked, said) if "the label" in text or "confidence" in text]
+    assert ", score 0." in said
     assert describe_target(replace(explanation, target=replace(explanation.target, floor=0.0))) == (
         "a box of bus that overlaps this one (IoU at least 0.5) is still found, with a score of at least 0.3"
     )
     row, column = np.argwhere(explanation.levels[0].visible)[0]
-    assert (
-        "the box keeps 90% of its confidence; without it, all else equal, it does not" in explanation.why(row, column).text
-    )
+    assert "the box keeps 90% of its score; without it, all else equal, it does not" in explanation.why(row, column).text
     smallest = explained(smallest=True)
     row, column = np.argwhere(smallest.visible)[0]
     assert "the box is found; without it, all else equal, it is lost" in smallest.why(row, column).text

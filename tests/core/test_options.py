@@ -127,7 +127,8 @@ def test_explaining_commands_offer_all_request_options(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "missing"), [("compare", {"--method", "--option", "--several"}), ("bench", {"--method", "--option", "--box"})]
+    ("name", "missing"),
+    [("compare", {"--method", "--option", "--several"}), ("bench", {"--method", "--option", "--box", "--at"})],
 )
 def test_commands_with_several_methods_offer_all_but_those_of_one(name: str, missing: set[str]) -> None:
     assert flags_of(Request) - offered_by(name) == missing

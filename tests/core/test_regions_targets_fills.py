@@ -344,7 +344,7 @@ def test_inpaint_is_for_pictures_and_says_what_it_needs():
     with pytest.raises(FillError, match="images only"):
         make("inpaint", VIEWS["signal"])
     if find_spec("cv2") is None:
-        with pytest.raises(MissingExtraError, match=r"becausal\[inpaint\]"):
+        with pytest.raises(MissingExtraError, match=r"pip install .*\[inpaint\]"):
             make("inpaint", VIEWS["picture"])
 
 

@@ -170,7 +170,8 @@ def test_geometry_and_what_is_assumed():
     assert free.grid == (224, 224)
     assert free.interpolation == "bicubic"
     assert "224x224 assumed" in notes[0]
-    assert plan_geometry(None, resize=300, crop=None, interpolation=None)[0].grid == (300, 300)
+    stated, notes = plan_geometry(None, resize=300, crop=None, interpolation=None)
+    assert (stated.grid, notes) == ((300, 300), ())  # nothing is assumed where a size was given
     assert "black" in plan_geometry((224, 224), resize=200, crop=None, interpolation=None)[1][0]
     with pytest.raises(ModelError, match="the network's input is 224x224"):
         plan_geometry((224, 224), resize=None, crop=(200, 200), interpolation=None)

@@ -224,5 +224,5 @@ def test_a_batch_that_does_not_fit_the_memory_is_asked_in_smaller_parts():
 
 def test_torch_that_is_not_installed(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(MissingExtraError, match=r"becausal\[torch\]"):
+    with pytest.raises(MissingExtraError, match=r"pip install .*\[torch\]"):
         load_model(f"torch:{tmp_path}/net.py:build")

@@ -199,7 +199,7 @@ def test_what_a_function_may_return(form):
     assert found(answer) == [[((3, 2, 8, 5), 0.75, 1), ((1, 2, 5, 6), 0.25, 0)], [((1, 2, 5, 6), 0.25, 0)]]
     info = model.info
     assert (info.output, info.kind, info.geometry, info.threshold) == ("boxes", "detect:python", None, 0.5)
-    assert info.notes == ("a box counts as found from a score of 0.5 on (assumed; set --threshold)",)
+    assert info.notes == ("a box counts as found if its score is at least 0.5 (assumed; set --threshold)",)
     view, background = dots()
     visible = np.random.default_rng(0).random((4, 9, 9)) < 0.5
     asked = model.ask([model.stage(view, background)], np.zeros(4, np.intp), visible)
@@ -477,7 +477,7 @@ def test_a_folder_of_hugging_face(yolos):
     info = model.info
     assert info.geometry == Geometry((32, 48), "squash")
     assert info.labels == ("cat", "dog", "fox")
-    assert info.notes == ("a box counts as found from a score of 0.5 on (assumed; set --threshold)",)
+    assert info.notes == ("a box counts as found if its score is at least 0.5 (assumed; set --threshold)",)
     assert (info.kind, info.spec, len(info.sha256)) == ("detect:hf", f"detect:hf:{yolos}", 64)
     pixels = np.random.default_rng(3).integers(0, 256, (3, 32, 48, 3)).astype(np.uint8)
     ours = model.classify(pixels)

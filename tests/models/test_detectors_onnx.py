@@ -103,7 +103,7 @@ def test_boxes_scores_and_labels(path):
     assert info.threshold == 0.5
     assert info.notes == (
         "images are squashed to the input size; to keep their aspect ratio use --resize letterbox",
-        "a box counts as found from a score of 0.5 on (assumed; set --threshold)",
+        "a box counts as found if its score is at least 0.5 (assumed; set --threshold)",
     )
     answer = model.classify(images(0, 255, 51))
     assert answer.shape == (3, MAX_BOXES, 6)
@@ -369,7 +369,7 @@ def test_yolo_8(path):
         "the model does not state its normalisation: unit assumed, as for YOLO; set it with --preprocess",
         "the output output0 is read as box, 3 class scores, as in YOLOv8; non-maximum suppression within each class at an "
         "overlap of 0.7",
-        "a box counts as found from a score of 0.25 on (assumed; set --threshold)",
+        "a box counts as found if its score is at least 0.25 (assumed; set --threshold)",
         "class names read from the file's metadata, 'names'",
     )
 
@@ -651,7 +651,7 @@ def test_a_file_of_the_package_is_loaded_under_its_own_name(path):
     from becausal.models.preprocess import PRESETS
 
     save(path, three(), metadata={"threshold": "0.35", "labels": '["a", "b", "c"]'})
-    stated = ModelSettings(normalisation=PRESETS["unit"], resize="squash", detects=True)
+    stated = ModelSettings(normalisation=PRESETS["unit"], resize="squash", question="detect")
     info = load(str(path), stated, spec="bundled:detector").info
     assert (info.spec, info.threshold, info.labels) == ("bundled:detector", 0.35, ("a", "b", "c"))
     assert info.notes == ("class names read from the file's metadata, 'labels'",)

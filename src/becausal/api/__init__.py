@@ -22,6 +22,7 @@ from becausal.core.errors import BecausalError, ModelError, OptionError
 from becausal.core.explanation import ExplanationRecord
 from becausal.core.problem import Explainer
 from becausal.core.request import AUTO, Request, whole_number
+from becausal.core.segments import measure_classes
 from becausal.core.stats import Failure, Status
 from becausal.engine.calls import ModelCalls
 from becausal.engine.engine import Engine
@@ -79,6 +80,7 @@ def explain(
     target: int | str | None = None,
     against: int | str | None = None,
     box: int | str | None = None,
+    at: str | tuple[int, int] | None = None,
     top: int = 1,
     confidence: float | None = None,
     smallest: bool = False,
@@ -96,6 +98,9 @@ def explain(
 ) -> Explanation:
     """Explain why a model gives an image its label.
 
+    Finds two sets of pixels, one inside the other: `enough` keeps the label on a share of random backgrounds, and `core`
+    inside it keeps most of the confidence with everything else in the plain fill.
+
     Args:
         image: A file's path, a PIL image or an array.
         model: A spec (see `load_model`), a Classifier, a torch module, a pipeline of transformers, a model of Keras or
@@ -106,22 +111,25 @@ def explain(
         against: Only this other label must stay behind the target.
         box: Of an object detector: the box to explain, by its number, from 1 for the highest score (see `detect`), or the
             one nearest to "left,top,right,bottom" in pixels of the image. Default: the box with the highest score.
+        at: Of a model that gives every pixel a class (`as_segmenter`): the pixel of the image to explain, (x, y) from its
+            top left corner. Without it, the segment of the target is explained.
         top: It is enough that the target stays among the top k labels.
-        confidence: Share of the original confidence to keep as well, e.g. 0.7. Default: three nested levels that keep the
-            label, half of its confidence, and most of it (0.9); see `Explanation.levels`.
-        smallest: Find the smallest set that keeps the label, whatever its confidence.
+        confidence: Find one set, with everything else in one fill, that keeps this share of the confidence, e.g. 0.7.
+            Default: two sets, `enough` and `core`; see `Explanation.levels`.
+        smallest: Find one set, the smallest that keeps the label in one fill, whatever its confidence.
         fills: What masked pixels become: a fill's name, or a number, 0..255 for images and in the data's own units for
-            signals and volumes. With several fills, the target must hold under all of them. Default, "auto": grey; where
-            the fully grey image already has the label, the first fill that works, with a note.
+            signals and volumes. With a fill there is `core` only, for this fill; with several, for each of them. Default,
+            "auto": the plain fill, one colour half way between black and white; where this colour alone has the label,
+            the first fill that works, with a note.
         grain: Minimise down to cells of this side in pixels; None for not at all.
         seed: Random seed. Same seed, same answer.
         seeds: How many searches are run, with seeds from `seed` on; their maps are averaged.
         max_calls: Limit on model calls. When it is reached, or on Ctrl-C, the best result so far is returned, marked in
             `stopped_by`.
         several: How many disjoint explanations to look for; the further ones are in `others`.
-        contrast: Find a set that is necessary as well as sufficient.
-        holds: Also find a set, the level "any", that keeps the label on at least this share of random backgrounds, e.g.
-            0.9. The certificate of the level says what was shown on fresh ones.
+        contrast: Find one set that is necessary as well as sufficient: the label is lost where it is masked.
+        holds: The share of random backgrounds on which `enough` keeps the label. Default: 0.9, and no such set is looked
+            for with smallest, confidence, fills, contrast and several. Its certificate says what was shown on fresh ones.
         backgrounds: Where they come from: a folder of images, or a function of the view and a random generator that
             returns pixels. Default: colours, fields of colours, blurs and noise.
         batch_size: Maximum number of rows evaluated at once; the answer does not depend on it.
@@ -141,7 +149,7 @@ def explain(
         raise OptionError(f"a fill is a name, a number or several names, not {fills!r}")
     fills = (fills,) if isinstance(fills, str) else tuple(fills)
     request = Request(
-        method=method, options=options, target=target, against=against, box=box, top=top, confidence=confidence,
+        method=method, options=options, target=target, against=against, box=box, at=at, top=top, confidence=confidence,
         smallest=smallest, fills=fills, grain=grain, seed=seed, seeds=seeds, max_calls=max_calls,
         several=several, contrast=contrast, holds=holds,
         backgrounds=os.fspath(backgrounds) if isinstance(backgrounds, os.PathLike) else backgrounds,
@@ -217,8 +225,9 @@ def explain_numbered(
     classifier = as_classifier(model)
     calls = ModelCalls(classifier, batch_size)
     source = iter(images)
-    # A process without the model can neither take its gradients nor call functions of the user.
+    # A process without the model can neither take its gradients nor call functions of the user; and maps take long to send.
     has_own = callable(asked.backgrounds) or not isinstance(asked.method, str) or asked.method not in METHODS
+    has_own = has_own or classifier.info.output == "segments"
     if workers != 0 and calls.is_async and width != 1 and not has_own and METHODS[str(asked.method)].needs != "gradients":
         first = list(islice(source, MIN_IMAGES))
         source = chain(first, source)
@@ -292,16 +301,21 @@ def classify(image: Any, model: Any, *, top: int = 5) -> list[tuple[int, str, fl
         top: How many labels to return.
 
     Returns:
-        (id, name, probability) of the top labels; the probability is NaN for models that return labels only.
+        (id, name, probability) of the top labels; the probability is NaN for models that return labels only. Of a model that
+        gives every pixel a class, the share of each in the image.
     """
     whole_number("top", top, 1)
     classifier, _, answer = _ask_whole(image, model)
     info, scores = classifier.info, answer[0]
     if answer.ndim == 3:
         raise ModelError(f"{info.spec} is an object detector: use detect, which returns its boxes")
+    if answer.ndim == 4:
+        scores = measure_classes(answer)[0]
     if answer.ndim == 1:
         return [(int(scores), info.name_of(int(scores)), float("nan"))]
     order = np.argsort(-scores, kind="stable")[:top]
+    if answer.ndim == 4:
+        order = order[scores[order] > 0.0]  # the classes that there are
     return [(int(i), info.name_of(int(i)), float(scores[i])) for i in order]
 
 
@@ -330,7 +344,8 @@ def detect(image: Any, model: Any) -> list[DetectedBox]:
 
 def not_a_detector(info: ModelInfo) -> ModelError:
     """The refusal of a classifier."""
-    return ModelError(f"{info.spec} is a classifier; boxes are found by an object detector, e.g. detect:yolo.onnx")
+    what = "gives every pixel a class" if info.output == "segments" else "is a classifier"
+    return ModelError(f"{info.spec} {what}; boxes are found by an object detector, e.g. detect:yolo.onnx")
 
 
 def _ask_whole(image: Any, model: Any) -> tuple[Classifier, View, NDArray[Any]]:

@@ -18,6 +18,7 @@ from becausal.core.files import write_files
 from becausal.core.text import one_line
 from becausal.images.backgrounds import BackgroundSpec
 from becausal.render import figures, report
+from becausal.render.likeness import name_score
 from becausal.render.numbers import format_count
 from becausal.render.wording import as_text, describe_set, describe_stop, headline
 
@@ -49,11 +50,11 @@ class Explanation(ExplanationRecord):
 
     def __str__(self) -> str:
         """The headline, the numbers of every level or explanation, a warning where the search ended early, and all notes."""
-        lines = [as_text(headline(self))]
+        lines, noun = [as_text(headline(self))], name_score(self)
         if self.others:
-            lines += [f"explanation {number}: {describe_set(found)}" for number, found in enumerate(self.sets, start=1)]
+            lines += [f"explanation {i}: {describe_set(found, noun)}" for i, found in enumerate(self.sets, start=1)]
         else:
-            lines += [f"{level.name}: {describe_set(level)}" for level in reversed(self.levels)]
+            lines += [f"{level.name}: {describe_set(level, noun)}" for level in reversed(self.levels)]
         lines.append(f"{format_count(self.calls, 'model call')} by {self.origin.method}")
         lines += [describe_stop(self)] if self.stopped_by != "finished" else []
         return "\n".join(one_line(line) for line in [*lines, *(f"note: {note}" for note in self.notes)])

@@ -6,9 +6,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
-from math import isnan, nan
+from math import isnan
 from os import PathLike
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from becausal.api.explanation import Explanation
 from becausal.api.origins import make_origin
-from becausal.api.target_choice import check_method, describe_low, make_target
+from becausal.api.target_choice import check_method, check_target, describe_low, make_target
 from becausal.core.boxes import describe_far
 from becausal.core.contracts import Classifier, Pixels, Search, Twin
 from becausal.core.errors import BecausalError, FillError, MissingExtraError, TwinError
@@ -24,6 +25,7 @@ from becausal.core.explanation import NamedScore
 from becausal.core.problem import Explainer, Problem
 from becausal.core.request import LEAST_CALLS, Request
 from becausal.core.stats import Failure, Status
+from becausal.core.targets import Target, with_floor
 from becausal.core.text import one_line
 from becausal.core.version import versions
 from becausal.engine.engine import Engine
@@ -33,6 +35,7 @@ from becausal.images.fills import FILLS, USUAL, make_background
 from becausal.images.loading import InputImage, View, load_image, make_view, peek_size, read_like, shown_original
 from becausal.methods import make_explainer
 from becausal.methods.costs import check_cost
+from becausal.render.numbers import format_confidence
 from becausal.search.budget import Budget
 from becausal.search.drive import BudgetedRun
 from becausal.search.explaining import Plan, search_explanation
@@ -43,17 +46,20 @@ Found = SearchResult | BecausalError  # what a search returns
 
 GUIDED = "guided the search; every claim and every score is of the model itself"
 REPEATED = "a faster stand-in of the model gave another answer than the model, so the search was repeated"
+WITHOUT_CORE = "the model returns labels only, so no set `core` keeps a confidence: the set `label` keeps the label alone"
 MOST_FILLS = 7  # evaluated to find one that would work, where a fill is refused
 MORE = 0.9  # of the confidence: what can be asked for where nothing less is lost
+ALIKE = 0.05  # of confidence: where masking all pixels changes it by less than this, it hardly depends on them
+OTHERS, LEAST = 5, 0.001  # labels that can be asked about instead: of the best ones, those with at least this confidence
 
 
 class Tried(NamedTuple):
-    """The fully masked image under a fill. holds, confidence: of the target; top: the top label, and its confidence."""
+    """The fully masked image under a fill. scores: as the target reads them; holds, confidence: of the target."""
 
     background: Pixels
+    scores: NDArray[Any]
     holds: bool
     confidence: float
-    top: tuple[int, float]
 
 
 @dataclass(eq=False)
@@ -85,6 +91,7 @@ class ImageJob:
         classifier = self.engine.classifier
         info, has_scores = classifier.info, scores.ndim > 1
         target = make_target(self.request, info, scores, self.view.frame)
+        check_target(target, info, scores)
         check_method(self.explainer, info)
         confidence = float(target.judge(scores).confidence[0])
         floor = self.request.share * confidence if has_scores else 0.0
@@ -94,7 +101,7 @@ class ImageJob:
             self.view.pixels, self.backgrounds, target, has_scores, classifier,
             floor=floor, holds=self.request.share_held, sampler=self.sampler, is_guided=twin is not None,
         )  # fmt: skip
-        self.started = StartedJob(self, problem, confidence, np.array(scores[0]), twin)
+        self.started = StartedJob(self, problem, confidence, np.array(target.read(scores)[0]), twin)
         request, most = self.request, self.request.max_calls
         if most is not None and self.extra_calls:
             request = replace(request, max_calls=max(LEAST_CALLS, most - self.extra_calls))
@@ -108,7 +115,7 @@ class ImageJob:
 
 @dataclass(frozen=True, eq=False)
 class StartedJob:
-    """An image whose search has begun. whole: the model's answer to the whole view, scores (classes,) or a label."""
+    """An image whose search has begun. whole: the answer to the whole view, as the target reads it: scores or a label."""
 
     job: ImageJob
     problem: Problem
@@ -123,6 +130,7 @@ class StartedJob:
         failed = () if outcome.error is None else (one_line(outcome.error),)
         far = (*describe_far(target.box, job.view.grid), *describe_low(target, info, self.confidence))
         guided = () if self.twin is None else (f"{self.twin.name} {GUIDED}",)
+        coreless = () if problem.has_scores or problem.holds is None else (WITHOUT_CORE,)
         return Explanation(
             label=info.name_of(problem.label_id), label_id=problem.label_id, confidence=self.confidence,
             target=replace(target, floor=problem.floor),
@@ -133,11 +141,14 @@ class StartedJob:
             origin=make_origin(job.image, info, job.request, job.explainer, job.view.grid, versions()),
             view=job.view.pixels, backgrounds=job.backgrounds, frame=job.view.frame,
             original=shown_original(job.image, job.view.frame),
-            top=None if target.box is not None else NamedScore.of(info, self.whole),
+            top=NamedScore.of(info, self.whole) if target.noun == "label" else None,
             rival=None if target.against is None else NamedScore.of(info, self.whole, target.against),
-            runner_up=None if target.box is not None else NamedScore.next_to(info, self.whole, target.label_id),
+            runner_up=NamedScore.next_to(info, self.whole, target.label_id) if target.noun == "label" else None,
             # What it failed with comes last: `find_failure` reads it there.
-            notes=(*job.image.notes, *info.notes, *far, *job.notes, *guided, *result.notes, *failed),
+            notes=(
+                *info.describe_blank(target.label_id), *job.image.notes, *info.notes, *far, *coreless, *job.notes, *guided,
+                *result.notes, *failed,
+            ),
         )  # fmt: skip
 
     def refuse(self, error: BecausalError, spent: int) -> "BecausalError | ImageJob":
@@ -148,6 +159,8 @@ class StartedJob:
         job, info = self.job, self.job.engine.classifier.info
         if not isinstance(error, FillError) or len(job.request.fills) > 1:
             return error
+        if said := info.describe_blank(self.problem.label_id):
+            return FillError(f"{said[0]}, and there is nothing to explain")
         (own,) = job.request.fills
         most = job.request.max_calls
         may_choose = job.chooses_fill and (most is None or most >= spent + MOST_FILLS + LEAST_CALLS)
@@ -163,52 +176,78 @@ class StartedJob:
             return error
         except BecausalError:  # the model failed
             return error
-        advice = self._advise(own, tried)
-        if self.problem.target.box is not None:
-            return FillError(f"the detector still finds this box in the fully masked image (fill {own}): {advice}")
-        label_id, score = tried[own].top
-        label = info.name_of(label_id) + ("" if isnan(score) else f" (confidence {score:.2f})")
-        fact = "fully masked image already has this label"
-        if label_id != self.problem.label_id:  # one of the top k, or ahead of its rival
-            fact = "target already holds on the fully masked image"
-        return FillError(f"the {fact}: under the fill {own} it is {label}, so there is nothing to explain; {advice}")
+        advice, where = self._advise(own, tried), "in one plain colour" if job.chooses_fill else f"under the fill {own}"
+        if (noun := self.problem.target.noun) != "label":
+            who = "detector" if noun == "box" else "model"
+            return FillError(f"the {who} still finds this {noun} in the fully masked image ({where}): {advice}")
+        top = NamedScore.of(info, tried[own].scores[0])
+        label = top.label + ("" if isnan(top.confidence) else f" (confidence {top.confidence:.2f})")
+        fact = f"the fully masked image already {self._name_held()}: {where} it is {label}"
+        return FillError(f"{fact}, so there is nothing to explain; {advice}")
 
     def _try_fill(self, fill: str) -> "Tried":
         """What the model answers to the fully masked image under a fill."""
         job, problem = self.job, self.problem
         rng = np.random.default_rng([job.request.seed, 1])
         background = _make_background(fill, job.view, job.engine.classifier, rng)
-        scores = job.engine.evaluate(problem.view, background, np.zeros((1, *problem.grid), bool))
-        answers = problem.target.judge(scores)
-        top = int(scores[0] if scores.ndim == 1 else np.argmax(scores[0])) if scores.ndim < 3 else 0
-        score = float(scores[0, top]) if scores.ndim == 2 else nan
-        return Tried(background, bool(answers.holds[0]), float(answers.confidence[0]), (top, score))
+        masked = np.zeros((1, *problem.grid), bool)
+        scores = problem.target.read(job.engine.evaluate(problem.view, background, masked))
+        answers = with_floor(problem.target.judge(scores), 0.0 if job.request.confidence is None else problem.floor)
+        return Tried(background, scores, bool(answers.holds[0]), float(answers.confidence[0]))
 
     def _refill(self, fill: str, background: Pixels, calls: int) -> ImageJob:
         """The job with another fill; the search is new. calls: so far."""
-        job, target = self.job, self.problem.target
-        (own,) = job.request.fills
-        found = "has this label" if target.top == 1 and target.against is None else "meets the target"
-        fact = f"the fully {own} image already {'has this box' if target.box is not None else found}"
+        job, fact = self.job, f"one plain colour {self._name_held()} already"
         return replace(
             job, backgrounds=(background,), request=replace(job.request, fills=(fill,)), chooses_fill=False, is_shared=False,
             run=BudgetedRun(job.view.grid, price=job.run.price), extra_calls=job.extra_calls + calls, started=None,
-            notes=(*job.notes, f"{fact}, so masked pixels become {fill}: set another fill with --fill"),
+            notes=(*job.notes, f"{fact}, so masked pixels become {fill} instead: set another fill with --fill"),
         )  # fmt: skip
+
+    def _name_held(self) -> str:
+        """What a masked image has or does where there is nothing to explain, in words."""
+        target = self.problem.target
+        return f"has this {target.noun}" if target.top == 1 and target.against is None else "meets the target"
 
     def _advise(self, own: str, tried: "dict[str, Tried]") -> str:
         """What can be asked instead, in words, where there is nothing to explain under the fill `own`."""
         if working := [f"--fill {fill}" for fill, found in tried.items() if not found.holds]:
             return f"use {' or '.join(working)}"
-        asks, output = [], self.job.engine.classifier.info.output
+        info, whole, asks = self.job.engine.classifier.info, self.confidence, []
         # Where this share of the confidence is lost with all pixels masked, there is something to explain.
-        lost = [fill for fill, found in tried.items() if found.confidence < MORE * self.confidence]
+        lost = [fill for fill, found in tried.items() if found.confidence < MORE * whole]
         if lost and (self.job.request.confidence or 0.0) < MORE:
-            fill = "" if own in lost or self.job.chooses_fill else f" --fill {lost[0]}"
-            asks.append(f"for most of the confidence with --confidence {MORE}{fill}")
-        asks += {"multilabel": ["for another label with --target"], "boxes": ["for another box with --box"]}.get(output, [])
-        ask = f"ask {' or '.join(asks)}, and see" if asks else "the model hardly depends on the pixels, see"
-        return f"none of the built-in fills would work either: {ask} `becausal inspect` for what it says of the image"
+            asks.append(f"for most of the confidence with --confidence {MORE}{self._name_fill(own, lost)}")
+        others = {"multilabel": "label with --target", "boxes": "box with --box", "segments": "pixel with --at"}
+        other = f"for another {others[info.output]}" if info.output in others else self._find_other(own, tried)
+        fact = f"in every other built-in fill too, an image without content {self._name_held()}"
+        if asks := [*asks, *filter(None, [other])]:
+            return f"{fact}: ask {', or '.join(asks)}, or see `becausal inspect`"
+        if all(abs(found.confidence - whole) < ALIKE for found in tried.values()):
+            fact += ", and the confidence hardly depends on the pixels of this image"
+        return f"{fact}: see `becausal inspect` for what the model says of the image"
+
+    def _name_fill(self, own: str, lost: list[str]) -> str:
+        """The option for a fill of `lost`, empty where `own` is one, or where it is chosen in any case."""
+        return "" if own in lost or self.job.chooses_fill else f" --fill {lost[0]}"
+
+    def _find_other(self, own: str, tried: "dict[str, Tried]") -> str:
+        """The question about another label that can be answered, in words: the best one that loses its rank when masked."""
+        if self.job.engine.classifier.info.output != "probabilities" or self.whole.ndim != 1:
+            return ""
+        for rank, label_id in enumerate(np.argsort(-self.whole, kind="stable")[:OTHERS].tolist(), start=1):
+            score = float(self.whole[label_id])
+            if label_id == self.problem.label_id or score < LEAST:
+                continue
+            target = Target(label_id, top=rank)
+            for share, words in ((0.0, ""), (MORE, f" --confidence {MORE}")):
+                lost = [name for name, found in tried.items()
+                        if not with_floor(target.judge(found.scores), share * score).holds[0]]  # fmt: skip
+                if lost:
+                    name = self.job.engine.classifier.info.name_of(label_id)
+                    words = (f" --top {rank}" if rank > 1 else "") + words + self._name_fill(own, lost)
+                    return f"about {name} ({format_confidence(score)}) with --target {quote(name)}{words}"
+        return ""
 
 
 def explain_here(
@@ -222,6 +261,7 @@ def explain_here(
     progress: Callable[[Status], None] | None = None,
 ) -> Iterator[tuple[int, Any]]:
     """Explain images in this process; yield each answer, or what `function` makes of it, with the number of its image."""
+    request = request.limited(classifier.info)
     work = ((image, request) for image in images)
     queue = ImageQueue(work, Engine(classifier, batch_size=batch_size), progress)
     for number, answer in queue.run(Budget.of(request), width=width):

@@ -37,12 +37,12 @@ def make_origin(
             files[role] = {"path": place(path), "sha256": digest}
 
     spec, file = info.spec, model_file(info.spec)
-    prefix = "detect:" if spec.startswith("detect:") else ""
-    kind, _, target = spec.removeprefix(prefix).partition(":")
+    prefix, plain = split_spec(spec)
+    kind, _, target = plain.partition(":")
     if file is not None and file.exists():
         spec = spec.replace(str(file), place(file), 1)
-    elif kind == "hf" and Path(target).is_dir():
-        spec = f"{prefix}hf:{place(target)}"
+    elif kind in ("hf", "clip") and Path(target).is_dir():
+        spec = f"{prefix}{kind}:{place(target)}"
     loading = dict(info.loading)
     labels, preprocess = loading.get("labels"), loading.get("preprocess")
     if isinstance(labels, str):  # class names in the place of their file
@@ -50,6 +50,9 @@ def make_origin(
         loading["labels"] = list(info.labels) if info.labels is not None else place(labels)
     if isinstance(preprocess, str) and preprocess.endswith(".toml"):
         loading["preprocess"] = place(preprocess)
+    if isinstance(like := loading.get("like"), str) and os.path.isfile(like):
+        add("like", like)
+        loading["like"] = place(like)
     if (toml := toml_file(info.spec, preprocess)) is not None and toml.is_file():
         add("toml", toml)
     fills = []
@@ -71,9 +74,15 @@ def describe_preprocessing(info: ModelInfo) -> str:
     return f"{info.geometry or 'as it is'}; {info.normalisation}"
 
 
+def split_spec(spec: str) -> tuple[str, str]:
+    """The prefix of a model specification that says what the model is asked, "" for classifiers, and the rest."""
+    prefix = next((prefix for prefix in ("detect:", "embed:", "segment:") if spec.startswith(prefix)), "")
+    return prefix, spec.removeprefix(prefix)
+
+
 def model_file(spec: str) -> Path | None:
     """The file a model specification names; None if it names none."""
-    spec = spec.removeprefix("detect:")
+    _, spec = split_spec(spec)
     kind, _, target = spec.partition(":")
     if spec.lower().endswith(".onnx") and kind not in ("keras", "torch", "python", "onnx"):
         return Path(spec)

@@ -12,16 +12,24 @@ from becausal.core.errors import ModelError, OptionError, TargetError
 from becausal.core.frames import Frame
 from becausal.core.problem import Explainer
 from becausal.core.request import Request
-from becausal.core.targets import Target
+from becausal.core.segments import Place, find_class, measure_classes, read_place, write_segment
+from becausal.core.targets import FAINT, Target
 from becausal.models.labels import find_label
+from becausal.render.numbers import format_confidence
 
 SHARE = 0.5  # of its own score, that a label below the threshold of a multi-label model keeps
 
 
 def make_target(request: Request, info: ModelInfo, answer: NDArray[Any], frame: Frame) -> Target:
-    """What must stay true, given the model's answer to the whole view: (1, classes), (1,), or boxes (1, MAX_BOXES, 6)."""
+    """What must stay true, given the answer to the whole view: (1, classes), (1,), boxes (1, MAX_BOXES, 6), or maps."""
+    if request.at is not None and answer.ndim != 4:
+        raise OptionError("at is for models that give every pixel a class: load it as segment:…, see `becausal models`")
     if answer.ndim == 3:
         return _make_box_target(request, info, answer[0], frame)
+    if request.box is not None and answer.ndim == 4:
+        raise OptionError("box is for object detectors, and this model gives every pixel a class: use at, or target")
+    if answer.ndim == 4:
+        return _make_segment_target(request, info, answer, frame)
     if request.box is not None:
         raise OptionError("box is for object detectors, and this model is a classifier: use target, or load it as detect:…")
     classes = answer.shape[1] if answer.ndim == 2 else None
@@ -33,22 +41,95 @@ def make_target(request: Request, info: ModelInfo, answer: NDArray[Any], frame: 
     if answer.ndim == 1 and (request.confidence or request.top > 1 or against is not None):
         raise TargetError("this model returns labels only: confidence, top and against cannot be used with it")
     target = Target(label_id, top=request.top, against=against)
-    if info.output != "multilabel" or request.top > 1 or against is not None:  # these compare it with other labels only
-        return target
-    score = float(answer[0, label_id])
-    if score >= info.threshold or not score > 0.0:
-        return replace(target, threshold=info.threshold)
+    if info.output == "similarity" and request.top > 1:
+        raise TargetError("top compares labels, and a similarity is compared with none: remove it")
+    if info.output not in ("multilabel", "similarity") or request.top > 1 or against is not None:
+        return target  # compared with other labels only
+    score, threshold = float(answer[0, label_id]), info.threshold
+    if info.output == "similarity" and not score >= max(threshold, FAINT):
+        raise TargetError(f"{_describe_unlike(info, label_id, score)}: there is nothing to explain")
+    if threshold and (score >= threshold or not score > 0.0):
+        return replace(target, threshold=threshold)
     share = request.confidence or SHARE
     return replace(target, threshold=share * score, share=share)
+
+
+def check_target(target: Target, info: ModelInfo, answer: NDArray[Any]) -> None:
+    """Raise TargetError, with what to ask instead, for a label that is behind another one in the answer to the whole view.
+
+    answer: as in `make_target`.
+    """
+    scores = target.read(answer)
+    if scores.ndim != 2 or target.threshold is not None or target.judge(scores).holds[0]:
+        return
+    order = np.argsort(-scores[0], kind="stable").tolist()
+    first = order[0] if target.against is None else target.against
+    own, other = (f"{info.name_of(i)} ({format_confidence(float(scores[0, i]))})" for i in (target.label_id, first))
+    rank = order.index(target.label_id) + 1
+    if target.against is not None:
+        where, ask = f"{own} is behind {other}", "exchange the two, or leave out against"
+    elif rank < len(order):
+        where, ask = f"{own} has rank {rank}, the top label is {other}", f"ask with --top {rank} (top={rank})"
+    else:  # the last one is always among as many
+        where = f"{own} comes last, the top label is {other}"
+        ask = f"ask what its confidence is due to, with --top {rank} --confidence 0.9 (top={rank}, confidence=0.9)"
+    raise TargetError(f"the target does not hold on the whole view, so there is nothing to explain: {where}: {ask}")
 
 
 def describe_low(target: Target, info: ModelInfo, confidence: float) -> tuple[str, ...]:
     """That a label is not present by the model's own threshold, and what counts as keeping it instead; empty elsewhere."""
     if target.share is None or target.threshold is None:
         return ()
-    low = f"{info.name_of(target.label_id)} scores {confidence:.3g}, below the threshold of {info.threshold:g}"
-    kept = f"it counts as kept from {100 * target.share:g} % of its own score on ({target.threshold:.3g})"
+    if info.output == "similarity":
+        kept = f"{100 * target.share:g} % of the similarity counts as kept: set another share with --confidence"
+        return (f"{kept}, or the lowest similarity with --threshold",) if target.share == SHARE else ()
+    low = f"the confidence in {info.name_of(target.label_id)} is {confidence:.3g}, below the threshold of {info.threshold:g}"
+    kept = f"it counts as kept if at least {100 * target.share:g} % of this is left ({target.threshold:.3g})"
     return (f"{low}, so {kept}: set another share with --confidence, or the threshold with --threshold",)
+
+
+def _describe_unlike(info: ModelInfo, label_id: int, score: float) -> str:
+    """That an image is not similar enough, with its cosine similarity where a threshold for it is stated."""
+    name = info.name_of(label_id)
+    if not info.threshold:
+        return f"the image is no more {name!r} than an empty image"
+    found = f"{score:.3f}" if score > 0.0 else "0 or less"
+    return f"the cosine similarity {name!r} is {found}, below the {info.threshold:g} asked for"
+
+
+def _make_segment_target(request: Request, info: ModelInfo, maps: NDArray[Any], frame: Frame) -> Target:
+    """The class of a pixel, or the segment of a class in the whole view, that must stay; maps: (1, classes, h, w)."""
+    if len(frame.grid) != 2:
+        raise TargetError(f"pixels and segments are parts of images: these data have {len(frame.grid)} axes, not 2")
+    classes = maps.shape[1]
+    wanted = None if request.target is None else find_label(request.target, info.known_labels, classes)
+    if request.at is not None:
+        place = find_place(request.at, frame)
+        against = None if request.against is None else find_label(request.against, info.known_labels, classes)
+        label_id = int(np.argmax(read_place(maps, place))) if wanted is None else wanted
+        return Target(label_id, top=request.top, against=against, place=place)
+    if request.top > 1 or request.against is not None:
+        raise TargetError("top and against compare the classes of one pixel: say which with --at X,Y")
+    shares = measure_classes(maps)[0]
+    present = ", ".join(info.name_of(int(i)) for i in np.argsort(-shares, kind="stable") if shares[i] > 0.0)
+    if wanted is None:
+        raise TargetError(f"say which segment with --target, or which pixel with --at X,Y; the model sees {present}")
+    if not shares[wanted] > 0.0:
+        raise TargetError(f"the model sees no {info.name_of(wanted)} in this image; it sees {present}")
+    return Target(wanted, threshold=info.threshold, segment=write_segment(find_class(maps, wanted)[0]))
+
+
+def find_place(at: str | tuple[int, int], frame: Frame) -> Place:
+    """Where a pixel of the image is in the view. Raises TargetError where the view does not show it."""
+    x, y = (int(number) for number in str(at).split(","))
+    height, width = frame.original
+    if y >= height or x >= width:
+        raise TargetError(f"there is no pixel {at} in an image of {width} x {height}")
+    across, down, _, _ = frame.box_from_original((x + 0.5, y + 0.5, x + 1.5, y + 1.5))
+    place = across / frame.grid[1], down / frame.grid[0]
+    if not all(0.0 <= share < 1.0 for share in place):
+        raise TargetError(f"the pixel {at} is cut off: the model sees the centre of the image; use --resize squash")
+    return place
 
 
 def _make_box_target(request: Request, info: ModelInfo, row: NDArray[Any], frame: Frame) -> Target:
@@ -93,7 +174,8 @@ def check_method(explainer: Explainer, info: ModelInfo) -> None:
     is_detector = info.output == "boxes"
     if explainer.needs == "boxes" and not is_detector:
         raise ModelError(f"the method {explainer.name} explains boxes of object detectors, and this model is a classifier")
-    if explainer.needs == "gradients" and is_detector:
-        raise ModelError(f"the method {explainer.name} needs the gradient of a class score, and this model is a detector")
+    if explainer.needs == "gradients" and info.output in ("boxes", "segments"):
+        kind = "is a detector" if is_detector else "gives every pixel a class"
+        raise ModelError(f"the method {explainer.name} needs the gradient of a class score, and this model {kind}")
     if explainer.needs == "scores" and info.output == "labels":
         raise ModelError(f"the method {explainer.name} needs scores, and this model returns labels only")

@@ -30,6 +30,7 @@ from becausal.core.problem import Problem
 from becausal.core.regions import cells
 from becausal.core.request import Request
 from becausal.core.schema import UNKNOWN, compare_leaves, group_paths, list_leaves, merge, show_value
+from becausal.core.segments import choose_segment
 from becausal.core.version import __version__
 from becausal.engine.engine import Engine
 from becausal.images.backgrounds import Backgrounds, BackgroundSpec, make_backgrounds
@@ -115,12 +116,12 @@ def _ask_whole(explanation: ExplanationRecord, engine: Engine) -> NDArray[Any]:
         raise ModelError(f"the explanation is for an input of {stated} pixels, and this model expects {expected}: {OTHER}")
     if info.channels is not None and info.channels != channels:
         raise ModelError(f"the explanation is for {channels} channels, and this model expects {info.channels}: {OTHER}")
-    answer = engine.evaluate(view, view, np.ones((1, *view.shape[:-1]), bool))
-    was_detector = explanation.target.box is not None
-    if answer.ndim == 3 and not was_detector:
-        raise ModelError(f"a classifier was explained, and this model is an object detector: {OTHER}")
-    if answer.ndim != 3 and was_detector:
-        raise ModelError(f"an object detector was explained, and this model is a classifier: {OTHER}")
+    answer, target = engine.evaluate(view, view, np.ones((1, *view.shape[:-1]), bool)), explanation.target
+    kinds = {3: "an object detector", 4: "a model that gives every pixel a class"}
+    was = 3 if target.box is not None else 4 if (target.place, target.segment) != (None, None) else 2
+    if max(answer.ndim, 2) != was:
+        then, now = (kinds.get(number, "a classifier") for number in (was, answer.ndim))
+        raise ModelError(f"{then} was explained, and this model is {now}: {OTHER}")
     return answer
 
 
@@ -344,7 +345,8 @@ def _recompute_answer(explanation: ExplanationRecord, info: ModelInfo, answer: N
     request, has_scores = origin.request, answer.ndim > 1
     target = make_target(request, info, answer, explanation.frame)
     confidence = float(target.judge(answer).confidence[0])
-    target = replace(target, floor=min(1.0, last.share * confidence) if has_scores else 0.0)
+    floor, answer = (min(1.0, last.share * confidence) if has_scores else 0.0), target.read(answer)
+    target = replace(target, floor=floor, segment=choose_segment(target.segment, explanation.target.segment))
 
     def name_of(label_id: int) -> Any:
         """Of a model without names the recorded one; UNKNOWN where another model may have had names."""
@@ -358,7 +360,7 @@ def _recompute_answer(explanation: ExplanationRecord, info: ModelInfo, answer: N
 
     found: Found = {"label": name_of(target.label_id), "label_id": target.label_id, "target": asdict(target)}
     found["confidence"] = number_or_none(confidence)
-    is_scored = {"top": target.box is None, "rival": target.against is not None}
+    is_scored = {"top": target.noun == "label", "rival": target.against is not None}
     for name, label_id in (("top", None), ("rival", target.against)):
         found[name] = None
         if is_scored[name] and getattr(explanation, name) is None:
@@ -366,12 +368,11 @@ def _recompute_answer(explanation: ExplanationRecord, info: ModelInfo, answer: N
         elif is_scored[name]:
             score = NamedScore.of(info, answer[0], label_id)
             found[name] = {**score.record(), "label": name_of(score.label_id)}
-    next_one = None if target.box is not None else NamedScore.next_to(info, answer[0], target.label_id)
+    next_one = NamedScore.next_to(info, answer[0], target.label_id) if target.noun == "label" else None
     found["runner_up"] = None if next_one is None else {**next_one.record(), "label": name_of(next_one.label_id)}
     found["runner_up"] = UNKNOWN if explanation.runner_up is None and next_one is not None else found["runner_up"]
     asked = {name: getattr(request, name) for name in ("top", "confidence", "against")}  # the target follows from them
-    if target.box is None:
-        asked["box"] = None
+    asked |= {name: None for name, part in (("box", target.box), ("at", target.place)) if part is None}
     found["origin"] = {"request": asked}
     levels, share = explanation.levels, request.share if has_scores else 0.0
     # Records of the version before have sets for growing shares, and one for random backgrounds that has none.

@@ -21,7 +21,7 @@ Pixels = NDArray[Any]  # (*grid, channels), uint8 0..255 for images, float for s
 Scores = NDArray[np.float32]  # (n, classes) probabilities
 Saliency = NDArray[np.float64]  # (*grid,), higher = more responsible
 
-OutputKind = Literal["probabilities", "multilabel", "labels", "boxes"]
+OutputKind = Literal["probabilities", "multilabel", "labels", "boxes", "similarity", "segments"]
 Needs = Literal["labels", "scores", "gradients", "boxes"]
 
 
@@ -247,6 +247,7 @@ class Geometry:
 
 
 PRESENT = 0.5  # the probability from which on a label of a multi-label model is present
+SAME_BLIND = "the model gives the same answer"  # begins the first note where it is the answer to no image at all
 UNWRITABLE = "class names with characters that cannot be written: each of these was replaced by U+FFFD"
 
 
@@ -256,13 +257,16 @@ class ModelInfo:
 
     geometry: how images become views; None where the model takes arrays of any shape as they are.
     channels: of the view, last axis; None where the model takes arrays as they are.
-    output: `probabilities` over exclusive classes, `multilabel` independent probabilities, just `labels`, or the `boxes` of
-    an object detector. threshold: the lowest score at which a detector reports a box, or at which a label of a multi-label
-    model is present, there `PRESENT` unless it is stated.
+    output: `probabilities` over exclusive classes, `multilabel` independent probabilities, just `labels`, the `boxes` of an
+    object detector, the `similarity` to something, or the `segments` of an image, whose pixels all have a class.
+    threshold: the lowest score at which a detector reports a box, a label of a multi-label model is present or a segment is
+    found again, there `PRESENT` unless it is stated; of a similarity 0 where none is stated.
     normalisation: what is applied to pixels before the network sees them, as text.
     sha256: of the model's file or files, None where there is none. loading: the options it was loaded with.
     names: the names without a place in `labels` that a model which returns names has returned so far, by `name_id`.
     Every name of a class is in one of the two, and can be written as UTF-8: other characters are replaced, with a note.
+    is_costly: each call costs money or seconds, so searches take few. blank: the id of what it answers where it is shown no
+    image at all; None where that cannot be asked.
     """
 
     spec: str
@@ -280,9 +284,11 @@ class ModelInfo:
     loading: Mapping[str, Any] = field(default_factory=dict, hash=False)
     names: Mapping[int, str] = field(default_factory=dict, hash=False)
     threshold: float = 0.0
+    is_costly: bool = False
+    blank: int | None = None
 
     def __post_init__(self) -> None:
-        if self.output == "multilabel" and not self.threshold:
+        if self.output in ("multilabel", "segments") and not self.threshold:
             object.__setattr__(self, "threshold", PRESENT)
         if self.labels is not None and (safe := tuple(map(replace_surrogates, self.labels))) != self.labels:
             object.__setattr__(self, "labels", safe)
@@ -301,7 +307,13 @@ class ModelInfo:
     @property
     def is_half(self) -> bool:
         """Whether it calculates in half precision: the third digit of an answer depends on the batch it was asked in."""
-        return any(name in self.inputs for name in ("float16", "FP16"))  # as torch and ONNX say it, and as endpoints do
+        words = ("float16", "FP16")  # as torch and ONNX say it, and as endpoints do; chat models do not say it
+        return self.is_costly or any(word in self.inputs for word in words)
+
+    def describe_blank(self, label_id: int) -> tuple[str, ...]:
+        """That this label is also the answer to no image at all; empty where it is not."""
+        said = f"{SAME_BLIND}, {self.name_of(label_id)!r}, with no image at all: the image is not why"
+        return (said,) if self.blank == label_id else ()
 
     def name_of(self, label_id: int) -> str:
         """The label's name, or its number where the model has no names."""
@@ -331,9 +343,10 @@ class Classifier(Protocol):
     `stage` brings one view and one background (the fill, as a full image) to where the model lives, normalised.
     `ask` composes mutants of staged pairs and classifies them: row i shows view `which[i]` where
     `visible[i]` and its background elsewhere. `classify` takes whole pixels, (n, *grid, channels). Both return
-    (n, classes) float32 probabilities, (n,) integer labels where `info.output` is "labels", or the (n, MAX_BOXES, 6) boxes
-    of a detector (`core.boxes`) where it is "boxes". The engine never passes
-    more than `batch_size` rows, and pads to one of `fixed_sizes` (ascending) where there are any.
+    (n, classes) float32 probabilities, (n,) integer labels where `info.output` is "labels", the (n, MAX_BOXES, 6) boxes of a
+    detector (`core.boxes`) where it is "boxes", or (n, classes, h, w) float32 logits (`core.segments`) where it is
+    "segments". The engine never passes more than `batch_size` rows, and pads to one of `fixed_sizes` (ascending) where
+    there are any.
     """
 
     @property

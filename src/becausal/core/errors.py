@@ -87,12 +87,12 @@ EXTRAS: dict[str, tuple[str, ...]] = {
 class MissingExtraError(BecausalError):
     """An optional library is not installed.
 
-    The message names the packages themselves, since an extra can only be installed from where becausal came from.
+    The message names the packages themselves, since an extra can only be installed from the source.
     """
 
     def __init__(self, library: str, extra: str, purpose: str, *, advice: str | None = None) -> None:
-        install = advice or f"pip install {' '.join(EXTRAS[extra])}"
-        super().__init__(f"{purpose} needs {library}, which is not installed: {install} (the extra becausal[{extra}])")
+        install = f'pip install {" ".join(EXTRAS[extra])}, or pip install ".[{extra}]" in the folder of becausal\'s source'
+        super().__init__(f"{purpose} needs {library}, which is not installed: {advice or install}")
         self.library = library
         self.extra = extra
 

@@ -175,8 +175,8 @@ class ExplanationRecord(CheckedSet):
         grid = self.visible.shape
         if len(position) != len(grid) or not all(0 <= p < side for p, side in zip(position, grid, strict=True)):
             raise OptionError(f"a position in the view needs {len(grid)} numbers within {grid}, not {position}")
-        if self.target.box is not None:
-            subject, kept, still = "box", "the box is found", "the box is still found"
+        if (noun := self.target.noun) != "label":
+            subject, kept, still = noun, f"the {noun} is found", f"the {noun} is still found"
         elif self.target.top == 1 and self.target.against is None:
             subject, kept, still = "label", f"the label is {self.label}", f"the label is still {self.label}"
         else:
@@ -203,7 +203,7 @@ class ExplanationRecord(CheckedSet):
         elif self.origin.request.contrast:
             text = f"without this cell of {grain} px the set is no longer sufficient and necessary at once"
         elif level.share > 0:
-            kept = f"the {subject} keeps {level.share:.0%} of its confidence"
+            kept = f"the {subject} keeps {level.share:.0%} of its {'score' if self.target.box else 'confidence'}"
             text = f"with this cell of {grain} px {kept}; without it, all else equal, it does not"
         return Why(True, shown, self.mutant(level.visible & ~cell), cell, text)
 

@@ -7,7 +7,7 @@ from numbers import Real
 from typing import Any, Literal, Self
 
 from becausal.core.boxes import is_box
-from becausal.core.contracts import Grid
+from becausal.core.contracts import Grid, ModelInfo
 from becausal.core.errors import OptionError
 from becausal.core.options import option
 from becausal.core.problem import Explainer, SetExplainer, options_of
@@ -15,6 +15,7 @@ from becausal.core.schema import read_fields
 
 _MOST = 2**63 - 1  # what databases can hold
 LEAST_CALLS = 10
+COSTLY_CALLS = 150  # the default limit where calls cost money or seconds: enough for a set that is certified, in most cases
 MAX_SEVERAL = 1000
 MAX_SEEDS = 1000
 SHARE = 0.9  # of the confidence that `core` keeps, and of the random backgrounds that `enough` holds on, by default
@@ -60,6 +61,20 @@ def parse_box(value: Any) -> int | str:
     return ",".join(f"{side:g}" for side in sides)
 
 
+def parse_place(value: Any) -> str:
+    """A pixel of the image as "x,y", from such a text or a pair of numbers."""
+    parts = value.split(",") if isinstance(value, str) else value
+    try:
+        x, y = (operator.index(int(part) if isinstance(part, str) else part) for part in parts)
+    except (TypeError, ValueError):
+        x = y = -1
+    if min(x, y) < 0:
+        raise OptionError(
+            f"a place is x,y in whole pixels of the image, from its top left corner, e.g. 120,88, not {value!r}"
+        )
+    return f"{x},{y}"
+
+
 def whole_number(name: str, value: Any, least: int, most: int = _MOST, *, kind: str = "a whole number") -> int:
     """The value of an option as an int. Raises OptionError for anything else, and for what is out of range."""
     try:
@@ -98,6 +113,11 @@ class Request:
         "Object detectors: why this box? Its number (see `becausal inspect`), or the pixels of the image it is nearest to. "
         "Default: the box with the highest score.",
         metavar="N|L,T,R,B",
+    )
+    at: str | tuple[int, int] | None = option(
+        None,
+        "segment: models: why this pixel? Its place in the image. Without it, why this segment, see --target.",
+        metavar="X,Y",
     )
     top: int = option(1, "What keeps the label among the top K?", metavar="K")
     confidence: float | None = option(
@@ -141,7 +161,8 @@ class Request:
     grain: int | None | Literal["default"] = option(
         "default",
         "Remove cells of this side in pixels that are not needed, until every one is; none to skip this. "
-        "Default: 1/28 of the longest side (8 px at 224) for causal, 1/56 with --smallest, none for other methods.",
+        "Default: 1/28 of the longest side (8 px at 224) for causal, twice that for large sets, 1/56 with --smallest, none "
+        "for other methods.",
         metavar="PX|none",
         parse=parse_grain,
     )
@@ -150,7 +171,10 @@ class Request:
         1, "Search N times, with seeds from --seed on. The map is the mean; the most typical set is kept.", metavar="N"
     )
     max_calls: int | None = option(
-        None, "Maximum number of model calls per image, e.g. 500; then the best result so far is returned.", metavar="N"
+        None,
+        "Maximum number of model calls per image, e.g. 500; then the best result so far is returned. Default: none; 150 for "
+        "chat: models.",
+        metavar="N",
     )
 
     def __post_init__(self) -> None:
@@ -173,6 +197,8 @@ class Request:
                 keep(name, whole_number(name, label, 0, kind="a label's name or id"))
         if self.box is not None:
             keep("box", parse_box(self.box))
+        if self.at is not None:
+            keep("at", parse_place(self.at))
         if self.confidence is not None:
             keep("confidence", _share("confidence", self.confidence, "of the original one"))
         if not (self.backgrounds is None or isinstance(self.backgrounds, str) or callable(self.backgrounds)):
@@ -221,6 +247,10 @@ class Request:
     def chooses_fill(self) -> bool:
         """Whether no fill was named, so that another one may be taken where the usual one does not work."""
         return self.fills == (AUTO,)
+
+    def limited(self, info: ModelInfo) -> Self:
+        """The same with a limit on the calls of a model whose calls cost money or seconds, where none was given."""
+        return replace(self, max_calls=COSTLY_CALLS) if info.is_costly and self.max_calls is None else self
 
     def within(self, grid: Grid) -> Self:
         """The same for views of this grid: a cell larger than the view is the view, whatever its side."""

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from becausal.core.boxes import Box, is_box, overlaps
 from becausal.core.contracts import Answers
 from becausal.core.errors import TargetError
+from becausal.core.segments import Place, find_class, measure_overlap, read_place, read_segment
 
 FAINT = 1e-30  # a probability too small to matter, so that its logarithm is finite
 STEP = 1 / 32  # nats; other backends differ by less, and 3 % more or less of a probability is no reason for a choice
@@ -22,9 +23,12 @@ class Target:
     one other label.
 
     floor: the label's confidence must also be at least this much; 0 asks for nothing.
-    share: of a label that scores below the model's own threshold (multi-label): `threshold` is this share of its score.
+    share: of a label that scores below the model's own threshold (multi-label), or of a similarity: `threshold` is this
+    share of its score.
     against: only this label must be beaten, whatever the others say.
     box: of a detector: a box of this label that overlaps this one is still found, with a score of at least `threshold`.
+    place: of a model that gives every pixel a label: only that of this place counts. segment: of such a model: the label
+    still has this segment, with an overlap of at least `threshold`. See `core.segments` for both.
     """
 
     label_id: int
@@ -33,6 +37,8 @@ class Target:
     threshold: float | None = None
     against: int | None = None
     box: Box | None = None
+    place: Place | None = None
+    segment: str | None = None
     share: float | None = None
 
     def __post_init__(self) -> None:
@@ -46,15 +52,39 @@ class Target:
             raise TargetError("the target and the label it is explained against are the same")
         if self.box is not None and not is_box(self.box):
             raise TargetError(f"a box has a left, top, right and bottom, in this order and with an area, not {self.box}")
+        if self.place is not None and not all(0.0 <= share < 1.0 for share in self.place):
+            raise TargetError(f"a place lies in the view, from 0 up to 1 across and down, not at {self.place}")
+        if self.segment is not None:
+            read_segment(self.segment)
+
+    @property
+    def noun(self) -> str:
+        """What it is about: a label, and so are those of a pixel, a box, or a segment."""
+        return "label" if self.box is None and self.segment is None else "box" if self.segment is None else "segment"
+
+    def read(self, answer: NDArray[Any]) -> NDArray[Any]:
+        """The scores (n, classes) in maps (n, classes, h, w): at the place, or how far the segment is found again.
+
+        Every other answer is returned as it is.
+        """
+        if answer.ndim != 4:
+            return answer
+        if self.place is not None:
+            return read_place(answer, self.place)
+        scores = np.zeros(answer.shape[:2], np.float32)
+        if self.segment is not None and self.label_id < answer.shape[1]:
+            scores[:, self.label_id] = measure_overlap(find_class(answer, self.label_id), self.segment)
+        return scores
 
     def judge(self, scores: NDArray[Any]) -> Answers:
-        """The answers behind (n, classes) probabilities, (n,) labels, or the boxes of a detector (`core.boxes`).
+        """The answers behind (n, classes) probabilities, (n,) labels, the boxes of a detector (`core.boxes`), or maps.
 
         Margins are in nats, the logarithm of the label's probability over its rival's (or over the floor, or the
         threshold), so that they still say something where probabilities are all but 0 or 1.
         """
         if self.box is not None:
             return self._judge_boxes(scores, self.box)
+        scores = self.read(scores)
         if scores.ndim == 1:
             holds = scores == self.label_id
             return Answers(holds, np.where(holds, 1.0, -1.0), np.full(len(scores), np.nan))

@@ -1,7 +1,7 @@
 """Calls of a classifier, guarded: whatever goes wrong in it becomes an AnswerError."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,8 @@ from becausal.core.boxes import check_boxes
 from becausal.core.contracts import AsyncClassifier, Classifier, Grid, Pixels, Promise, Twin, TwinnedClassifier, Visible
 from becausal.core.errors import AnswerError, BecausalError
 from becausal.core.text import one_line
+
+Read = Callable[[NDArray[Any]], NDArray[Any]]
 
 
 @dataclass
@@ -103,8 +105,11 @@ class ModelCalls:
             raise AnswerError(f"the model returned {scores.dtype} scores, after {dtype} in its first answer")
         return scores
 
-    def evaluate(self, view: Pixels, background: Pixels, visible: Visible) -> NDArray[Any]:
-        """Scores (n, classes), or labels (n,), of mutants of one view, (n, *grid); nothing is cached."""
+    def evaluate(self, view: Pixels, background: Pixels, visible: Visible, read: Read | None = None) -> NDArray[Any]:
+        """Scores (n, classes), or labels (n,), of mutants of one view, (n, *grid); nothing is cached.
+
+        read: what is kept of a batch, see `Target.read`: maps of hundreds of mutants take much memory.
+        """
         staged = [self.stage(view, background)]
         found = []
         for start in range(0, len(visible), self.batch_size):
@@ -113,7 +118,8 @@ class ModelCalls:
             padded = np.concatenate([part, np.ones((size - len(part), *part.shape[1:]), bool)])
             with guarded():
                 batch = FinishedBatch(self.classifier.ask(staged, np.zeros(size, np.intp), padded), 0.0)
-            found.append(self.collect(batch, size)[: len(part)])
+            scores = self.collect(batch, size)[: len(part)]
+            found.append(scores if read is None else read(scores))
         return np.concatenate(found)
 
 
@@ -138,7 +144,10 @@ def check_scores(scores: NDArray[Any], rows: int, output: str) -> NDArray[Any]:
         return check_boxes(scores, rows)
     if scores.dtype.kind not in "biuf":
         raise AnswerError(f"the model returned {scores.dtype} scores; expected real numbers")
-    if scores.ndim != 2 or len(scores) != rows or scores.shape[1] < 2:
+    if output == "segments":
+        if scores.ndim != 4 or len(scores) != rows or scores.shape[1] < 2:
+            raise AnswerError(f"the model returned an output of shape {scores.shape}; expected ({rows}, classes, h, w)")
+    elif scores.ndim != 2 or len(scores) != rows or scores.shape[1] < (1 if output == "similarity" else 2):
         raise AnswerError(f"the model returned an output of shape {scores.shape}; expected ({rows}, classes)")
     if not np.isfinite(scores).all():
         raise AnswerError("the model returned scores that are NaN or infinite")

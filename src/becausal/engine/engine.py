@@ -24,7 +24,7 @@ from becausal.core.contracts import Answers, Classifier, Done, Pixels, Question,
 from becausal.core.errors import AnswerError, BecausalError, NetworkError
 from becausal.core.problem import Problem
 from becausal.core.stats import Stats
-from becausal.engine.calls import ModelCalls
+from becausal.engine.calls import ModelCalls, Read
 from becausal.engine.interrupts import DeferredInterrupt
 from becausal.engine.running import DrawnBackgrounds, Job, Outcome, RunningSearch
 from becausal.engine.scheduler import Scheduler
@@ -121,20 +121,21 @@ class Engine:
 
     def ask_uncached(self, problem: Problem, visible: Visible) -> Answers:
         """The answers to (n, *grid) questions without cache or budget; with several fills the worst counts."""
-        judged = [problem.target.judge(self.evaluate(problem.view, b, visible)) for b in problem.backgrounds]
+        view, target = problem.view, problem.target
+        judged = [target.judge(self.evaluate(view, b, visible, target.read)) for b in problem.backgrounds]
         return Answers(
             np.all([j.holds for j in judged], axis=0),
             np.min([j.margin for j in judged], axis=0),
             np.min([j.confidence for j in judged], axis=0),
         )
 
-    def evaluate(self, view: Pixels, background: Pixels, visible: Visible) -> NDArray[np.generic]:
+    def evaluate(self, view: Pixels, background: Pixels, visible: Visible, read: Read | None = None) -> NDArray[np.generic]:
         """Scores (n, classes), or labels (n,), of mutants of one view, (n, *grid); nothing is cached or counted.
 
-        No other rows share their batches.
+        No other rows share their batches. read: see `ModelCalls.evaluate`.
         """
         with self._shield.lifted():
-            return self.calls.evaluate(view, background, visible)
+            return self.calls.evaluate(view, background, visible, read)
 
     # One turn: take in a view, send a batch, or wait for one and go on with what it says.
 

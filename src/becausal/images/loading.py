@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any, Literal
@@ -308,3 +309,10 @@ def _decode(image: Image.Image, name: str) -> tuple[NDArray[np.uint8], tuple[str
             notes.append("alpha composited over white")
         upright = Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright)
     return np.asarray(upright.convert("RGB"), np.uint8).copy(), tuple(notes)
+
+
+def encode_png(pixels: NDArray[np.uint8]) -> bytes:
+    """The content of a PNG file with these pixels, (h, w) grey or (h, w, 3)."""
+    buffer = BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()

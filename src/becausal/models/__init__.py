@@ -9,6 +9,10 @@ load_model("oip:http://host:8000/v2/models/net") a model on a server, called thr
 load_model("bundled")                           the small classifier of the package's own scenes
 load_model("detect:yolo.onnx")                  an object detector; also detect:hf:, detect:torch:, detect:python:, …
 load_model("bundled:vit")                       the same as a vision transformer
+load_model("clip:FOLDER", labels=["a cat", "a dog"])   a model of images and texts, asked which text fits
+load_model("chat:http://host:8000/v1", ask="What is on the table?")   a chat model on a server
+load_model("embed:net.onnx", like="other.jpg")  a network of embeddings, asked how like another image an image is
+load_model("segment:net.onnx")                  a network that gives every pixel a class
 """
 
 import importlib
@@ -19,7 +23,7 @@ from typing import Any
 
 from becausal.core.contracts import Classifier
 from becausal.core.errors import ModelError, OptionError
-from becausal.models import keras_file, objects, python_function, torch_module
+from becausal.models import keras_file, objects, python_function, segments, similarity, text, torch_module
 from becausal.models.labels import find_label, read_labels
 from becausal.models.loading import Loading, ModelSettings, resolve_settings
 
@@ -32,6 +36,9 @@ __all__ = [
     "ModelKind",
     "as_classifier",
     "as_detector",
+    "as_embedder",
+    "as_matcher",
+    "as_segmenter",
     "find_label",
     "load_model",
     "open_model",
@@ -41,12 +48,16 @@ __all__ = [
 
 @dataclass(frozen=True)
 class ModelKind:
-    """One kind of model: the function that loads it, the extra it needs, how it is written, what it is."""
+    """One kind of model: the function that loads it, the extra it needs, how it is written, what it is.
 
-    loader: str  # "module.function", imported when it is needed
+    loader: "module.function", imported when it is needed. asks: the options of `Loading` that only some kinds have.
+    """
+
+    loader: str
     extra: str | None
     form: str
     description: str
+    asks: tuple[str, ...] = ()
 
 
 KINDS: dict[str, ModelKind] = {
@@ -60,8 +71,22 @@ KINDS: dict[str, ModelKind] = {
     "torchvision": ModelKind("hubs.load_torchvision", "torchvision", "torchvision:NAME", "a pretrained torchvision model"),
     "keras": ModelKind("keras_file.load", "keras", "keras:FILE.keras", "a saved Keras model"),
     "oip": ModelKind(
-        "endpoint.classifier.load", "endpoint", "oip:http://HOST/v2/models/NAME", "a server with the Open Inference Protocol"
+        "endpoint.classifier.load",
+        "endpoint",
+        "oip:http://HOST/v2/models/NAME",
+        "a server with the Open Inference Protocol",
+        ("endpoint",),
     ),
+    "clip": ModelKind(
+        "text.load", "hf", "clip:NAME-OR-FOLDER", "images and texts: which of --labels fits, or why --text?", ("text",)
+    ),
+    "chat": ModelKind(
+        "chat.load", "endpoint", "chat:http://HOST/v1", "a chat model on a server: the answer to --ask", ("ask", "endpoint")
+    ),
+    "embed": ModelKind(
+        "similarity.ask", None, "embed:MODEL", "a network of embeddings: why like --like IMAGE?", ("like", "endpoint")
+    ),
+    "segment": ModelKind("segments.ask", None, "segment:MODEL", "a network that gives every pixel a class", ("endpoint",)),
     "detect:onnx": ModelKind("onnx_file.load", None, "detect:FILE.onnx", "an object detector in an ONNX file, e.g. YOLO"),
     "detect:torch": ModelKind(
         "torch_module.load", "torch", "detect:torch:FILE.py:BUILD", "a function that returns a torch detector"
@@ -74,12 +99,20 @@ KINDS: dict[str, ModelKind] = {
         "hubs.load_torchvision", "torchvision", "detect:torchvision:NAME", "a pretrained torchvision detector"
     ),
     "detect:oip": ModelKind(
-        "endpoint.classifier.load", "endpoint", "detect:oip:http://HOST/v2/models/NAME", "a detector on such a server"
+        "endpoint.classifier.load",
+        "endpoint",
+        "detect:oip:http://HOST/v2/models/NAME",
+        "a detector on such a server",
+        ("endpoint",),
     ),
     "bundled": ModelKind(
-        "bundled.load", None, "bundled, bundled:vit, bundled:detector", "small models of the package's own scenes"
+        "bundled.load",
+        None,
+        "bundled, bundled:NAME",
+        "for the package's own scenes: vit, detector, clip, segmenter",
     ),
 }
+QUESTIONS = ("embed", "segment")  # kinds that are another model, asked another question
 _FORMS = "a model specification, a torch module, a pipeline of transformers, a model of Keras or ultralytics, a function"
 _SUFFIXES = {".onnx": "onnx", ".keras": "keras", ".h5": "keras", ".hdf5": "keras"}  # files that need no prefix
 
@@ -94,7 +127,7 @@ def load_model(spec: str | Path, **options: Any) -> Classifier:
         spec: Which model, e.g. "net.onnx", "torch:net.py:build", "hf:google/vit-base-patch16-224" or "bundled"; an object
             detector is written e.g. "detect:yolo.onnx".
         **options: How it is loaded, the fields of `Loading`: labels, preprocess, resize, returns, threshold, device,
-            batch_size, threads, half, endpoint. Labels may be any sequence, endpoint options a mapping.
+            batch_size, threads, half, endpoint, text, ask, like. Labels may be any sequence, endpoint options a mapping.
 
     Returns:
         The classifier, for `explain` and the other functions.
@@ -109,8 +142,20 @@ def load_model(spec: str | Path, **options: Any) -> Classifier:
 
 def open_model(spec: str | Path, loading: Loading, *, uncached: bool = False) -> Classifier:
     """`load_model` with all options in one record. uncached: every call must reach the model, not an endpoint's cache."""
-    prefix = "detect:" if str(spec).startswith("detect:") else ""
-    rest = str(spec).removeprefix(prefix)
+    if str(spec) == "bundled:segmenter":  # it can be asked nothing else
+        spec = f"segment:{spec}"
+    question, _, network = str(spec).partition(":")
+    if question not in QUESTIONS:
+        return _open(str(spec), loading, "", uncached=uncached)
+    _check_asked(question, loading)
+    plain = replace(loading, like=None, threshold=None)
+    return _ask(_open(network, plain, question, uncached=uncached), question, loading)
+
+
+def _open(spec: str, loading: Loading, question: str, *, uncached: bool = False) -> Classifier:
+    """The model of a specification without the prefix of a question. question: that prefix, see `ModelSettings`."""
+    prefix = "detect:" if spec.startswith("detect:") else ""
+    rest = spec.removeprefix(prefix)
     kind, colon, target = rest.partition(":")
     suffix = Path(rest).suffix.lower()
     if kind not in KINDS and f"{prefix}{_SUFFIXES.get(suffix)}" in KINDS:
@@ -118,11 +163,14 @@ def open_model(spec: str | Path, loading: Loading, *, uncached: bool = False) ->
     elif f"{prefix}{kind}" not in KINDS or not (target or (kind == "bundled" and not colon)):
         forms = ", ".join(item.form for name, item in KINDS.items() if name.startswith(prefix))
         what = "the specification of an object detector" if prefix else "a model specification"
-        raise ModelError(f"{str(spec)!r} is not {what}; expected one of {forms}")
+        raise ModelError(f"{spec!r} is not {what}; expected one of {forms}")
     kind = f"{prefix}{kind}"
-    if loading.endpoint and kind not in ("oip", "detect:oip"):
-        raise OptionError(f"endpoint options are for oip: models, not for {kind}")
-    if uncached and kind in ("oip", "detect:oip"):
+    if question and (prefix or kind in ("chat", *QUESTIONS) or rest == "bundled:detector"):
+        raise ModelError(
+            f"{question}: reads the raw output of a network, so {spec!r} cannot follow it: give a network alone"
+        )
+    _check_asked("clip" if rest == "bundled:clip" else kind, loading)
+    if uncached and "endpoint" in KINDS[kind].asks:
         loading = replace(loading, endpoint=(*loading.endpoint, "cache=none"))
     # A kind that is a file may have a TOML file next to it; all others are loaded by their row in KINDS alone.
     file: Path | None = None
@@ -131,16 +179,41 @@ def open_model(spec: str | Path, loading: Loading, *, uncached: bool = False) ->
             file = Path(target)
         case "torch" | "python" if ".py" in target:
             file = Path(target[: target.index(".py") + 3])
-    settings = replace(resolve_settings(file, loading), detects=kind.startswith("detect:"))
+    settings = replace(resolve_settings(file, loading), question="detect" if prefix else question)
+    if question:
+        settings = _read_raw(settings)
     module, _, function = KINDS[kind].loader.rpartition(".")
     load = getattr(importlib.import_module(f"becausal.models.{module}"), function)
     classifier: Classifier = load(target, settings)
     return _check_threshold(classifier, settings)
 
 
+def _check_asked(kind: str, loading: Loading) -> None:
+    """Raise OptionError where an option is for other kinds of models."""
+    for name in dict.fromkeys(name for item in KINDS.values() for name in item.asks):
+        given = getattr(loading, name)
+        if given is not None and not (isinstance(given, tuple) and not given) and name not in KINDS[kind].asks:
+            kinds = " and ".join(f"{key}:" for key, item in KINDS.items() if name in item.asks and ":" not in key)
+            what = "endpoint options are" if name == "endpoint" else f"{name} is"
+            raise OptionError(f"{what} for {kinds} models, not for {kind}")
+
+
+def _read_raw(settings: ModelSettings) -> ModelSettings:
+    """The settings of a network whose raw output is read: `AskedNetwork`."""
+    if settings.returns is not None:
+        raise OptionError(f"{settings.question}: reads what the network returns by itself: remove returns")
+    is_whole = settings.question == "segment" and settings.resize is None  # a crop would leave segments out
+    return replace(settings, returns="raw", resize="squash" if is_whole else settings.resize)
+
+
+def _ask(network: Classifier, question: str, loading: Loading) -> Classifier:
+    """A network, asked the question that its specification begins with."""
+    return segments.ask(network, loading) if question == "segment" else similarity.ask(network, loading)
+
+
 def _check_threshold(classifier: Classifier, settings: ModelSettings) -> Classifier:
     """The classifier. Raises OptionError where a threshold was stated for a model whose labels exclude each other."""
-    if settings.threshold is not None and classifier.info.output not in ("boxes", "multilabel"):
+    if settings.threshold is not None and classifier.info.output in ("probabilities", "labels") and not settings.question:
         raise OptionError(
             "threshold is for object detectors and multi-label models, and the labels of this model exclude each other: "
             "remove it, or add --returns multilabel"
@@ -166,8 +239,7 @@ def as_classifier(model: Any, **options: Any) -> Classifier:
     loading = Loading.from_options(**options)
     if isinstance(model, (str, Path)):
         return open_model(model, loading)
-    if loading.endpoint:
-        raise OptionError("endpoint options are for oip: models")
+    _check_asked("python", loading)
     if isinstance(model, Classifier):
         if loading != Loading():
             raise OptionError("this classifier is already loaded: give the options where it is loaded")
@@ -196,6 +268,95 @@ def _wrap(model: Any, settings: ModelSettings) -> Classifier | None:
     return _check_threshold(classifier, settings)
 
 
+def as_embedder(model: Any, **options: Any) -> Classifier:
+    """A network of embeddings, a specification or an object in memory, asked how like another image an image is.
+
+    Args:
+        model: As in `as_classifier`. It returns one embedding for each image, (n, numbers).
+        **options: How it is loaded, as in `load_model`; `like`, the other image, is needed.
+
+    Returns:
+        The classifier; its one label is "like" that image.
+
+    Raises:
+        ModelError: It is none of these, or returns no embeddings.
+        OptionError: There is no image to compare with, or an option is invalid.
+    """
+    return _as_asked(model, "embed", Loading.from_options(**options))
+
+
+def open_embedder(model: Any, loading: Loading) -> Classifier:
+    """A network of embeddings alone, from what `as_embedder` takes: it may be compared with several images."""
+    plain = replace(loading, like=None, threshold=None)
+    if isinstance(model, (str, Path)):
+        return _open(str(model).removeprefix("embed:"), plain, "embed")
+    _check_asked("embed", loading)
+    return _as_network(model, "embed", plain)
+
+
+def as_segmenter(model: Any, **options: Any) -> Classifier:
+    """A network that gives every pixel a class, a specification or an object in memory, asked about places and segments.
+
+    Args:
+        model: As in `as_classifier`. It returns (n, classes, h, w) logits.
+        **options: How it is loaded, as in `load_model`.
+
+    Returns:
+        The classifier, for `explain(..., at=...)` or `explain(..., target=...)`.
+
+    Raises:
+        ModelError: It is none of these, or returns something else.
+    """
+    return _as_asked(model, "segment", Loading.from_options(**options))
+
+
+def _as_asked(model: Any, question: str, loading: Loading) -> Classifier:
+    if isinstance(model, (str, Path)):
+        return open_model(f"{question}:{str(model).removeprefix(f'{question}:')}", loading)
+    _check_asked(question, loading)
+    return _ask(_as_network(model, question, replace(loading, like=None, threshold=None)), question, loading)
+
+
+def _as_network(model: Any, question: str, loading: Loading) -> Classifier:
+    """An object in memory as a network whose raw output is read."""
+    if isinstance(model, Classifier):
+        if loading != Loading():
+            raise OptionError("this network is already loaded: give the options where it is loaded")
+        return model
+    network = _wrap(model, _read_raw(replace(resolve_settings(None, loading), question=question)))
+    if network is None:
+        raise ModelError(f"expected {_FORMS}, not {type(model).__name__}")
+    return network
+
+
+def as_matcher(images: Any, texts: text.EmbedTexts, *, scale: float = text.SCALE, **options: Any) -> Classifier:
+    """Two encoders, of images and of texts, as a model that is asked which prompt an image fits.
+
+    Args:
+        images: As in `as_classifier`. It returns one embedding for each image, (n, numbers).
+        texts: A function from a list of n texts to their embeddings, (n, numbers), an array or a torch tensor.
+        scale: What the cosine similarities are multiplied with before the softmax over `labels`.
+        **options: How the image encoder is loaded, as in `load_model`, and what is asked: `labels`, two or more prompts that
+            exclude each other, or `text`, one prompt.
+
+    Returns:
+        The classifier; its labels are the prompts.
+
+    Raises:
+        ModelError: One of them is no encoder, or they do not belong together.
+        OptionError: There are no prompts, or an option is invalid.
+    """
+    loading = Loading.from_options(**options)
+    settings, plain = resolve_settings(None, loading), replace(loading, labels=None, text=None, threshold=None)
+    text.find_prompts(settings)
+    if isinstance(images, (str, Path)):
+        network = _open(str(images).removeprefix("embed:"), plain, "embed")
+    else:
+        _check_asked("clip", loading)
+        network = _as_network(images, "embed", plain)
+    return text.ask(network, texts, settings, scale=scale, spec=f"{network.info.spec} with a text encoder")
+
+
 def as_detector(model: Any, **options: Any) -> Classifier:
     """Make an object detector from a specification or an object in memory.
 
@@ -217,7 +378,7 @@ def as_detector(model: Any, **options: Any) -> Classifier:
         if detector.info.output != "boxes":
             raise ModelError(f"{detector.info.spec} is a classifier: it returns no boxes")
         return detector
-    settings = replace(resolve_settings(None, Loading.from_options(**options)), detects=True)
+    settings = replace(resolve_settings(None, Loading.from_options(**options)), question="detect")
     found = _wrap(model, settings)
     if found is None:
         raise ModelError(f"expected {_FORMS} or a detector, not {type(model).__name__}")

@@ -66,7 +66,7 @@ def choose_threshold(settings: ModelSettings, usual: float = USUAL_THRESHOLD) ->
     """The lowest score at which a box counts as found, and a note if it was assumed."""
     if settings.threshold is not None:
         return settings.threshold, ()
-    return usual, (f"a box counts as found from a score of {usual:g} on (assumed; set --threshold)",)
+    return usual, (f"a box counts as found if its score is at least {usual:g} (assumed; set --threshold)",)
 
 
 def choose_names(

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from becausal.core.errors import ModelError, NetworkError
+from becausal.core.errors import BecausalError, ModelError, NetworkError
 from becausal.core.text import one_line
 from becausal.models.box_layouts import LOWEST
 from becausal.models.boxes import plan_boxes
 from becausal.models.loading import ModelSettings
 from becausal.models.preprocess import INTERPOLATIONS, Interpolation, Normalisation, Order, Resize
 from becausal.models.torch_device import Tensor
-from becausal.models.torch_module import TorchClassifier, import_beside_torch, wrap, wrap_boxes
+from becausal.models.torch_module import TorchClassifier, import_beside_torch, import_torch, wrap, wrap_boxes
 from becausal.models.user_code import file_sha256
 
 _RESAMPLE: dict[int, Interpolation] = dict(
@@ -28,47 +28,96 @@ _HUB_TIMEOUT = 5.0  # seconds; the hub's own library would retry for minutes
 
 
 def load_huggingface(target: str, settings: ModelSettings) -> TorchClassifier:
-    """The classifier or detector in a folder, or of that name on Hugging Face's hub, with its processor's preprocessing.
+    """The network for this question in a folder, or of that name on Hugging Face's hub, with its processor's preprocessing.
 
     Raises NetworkError if it must be downloaded and cannot be, ModelError if it is not a model for this task.
     """
     transformers = import_beside_torch("transformers", "hf", "a Hugging Face model")
+    where = find_files(transformers, target, f"hf:{target}")
+    with loading_quietly(transformers, f"hf:{target}"):
+        config = transformers.AutoConfig.from_pretrained(target, **where)
+        kinds = [str(name) for name in getattr(config, "architectures", None) or ()]
+        if not settings.detects and any(name.endswith("ForObjectDetection") for name in kinds):
+            raise ModelError(f"hf:{target} is an object detector: use detect:hf:{target}")
+        if settings.detects and any(name.endswith("ForImageClassification") for name in kinds):
+            raise ModelError(f"hf:{target} returns scores per class, not boxes: load it without detect:")
+        has_maps = any(name.endswith("ForSemanticSegmentation") for name in kinds)
+        if has_maps and not settings.question:
+            raise ModelError(f"hf:{target} gives every pixel a class: use segment:hf:{target}")
+        if settings.question == "segment" and not has_maps:
+            raise ModelError(f"hf:{target} is {', '.join(kinds) or 'not known'}: expected a model for semantic segmentation")
+        tasks = {"detect": "ObjectDetection", "segment": "SemanticSegmentation"}
+        task = tasks.get(settings.question, "ImageClassification")
+        if settings.question == "embed":
+            module, settings = _load_embedder(transformers, target, where, settings)
+        else:
+            module = getattr(transformers, f"AutoModelFor{task}").from_pretrained(target, **where)
+        try:
+            processor = transformers.AutoImageProcessor.from_pretrained(target, **where)
+        except (OSError, ValueError, KeyError, ImportError):
+            processor = None
+    sha256 = hash_files(transformers, target)
+    if settings.detects:
+        if processor is None:
+            raise ModelError(f"hf:{target} has no image processor that decodes boxes: save it to the folder with the model")
+        return wrap_huggingface_boxes(module, processor, settings, spec=f"detect:hf:{target}", sha256=sha256)
+    own = read_huggingface(module.config, processor)
+    return wrap(module, settings, own, spec=settings.name_kind(f"hf:{target}"), kind="hf", sha256=sha256)
+
+
+def _load_embedder(transformers: Any, target: str, where: Any, settings: ModelSettings) -> tuple[Any, ModelSettings]:
+    """A model without its head as a module from images to embeddings, and the settings with what was chosen."""
+    model, report = transformers.AutoModel.from_pretrained(target, output_loading_info=True, **where)
+    untrained = sorted(report["missing_keys"])  # which the library fills with random numbers
+    if other := [key for key in untrained if "pooler" not in key]:
+        raise ModelError(f"hf:{target} has no weights for {other[0]}: it is only a part of a model, or of another kind")
+    note = "the files have no weights for a pooler, so the embedding is the output for the first token"
+    notes = (*settings.notes, note) if untrained else settings.notes
+    return as_embedder_module(model, has_pooler=not untrained), replace(settings, notes=notes)
+
+
+def as_embedder_module(model: Any, *, has_pooler: bool = True) -> Any:
+    """A model of transformers as a module from images to embeddings: its pooled output, else that for the first token."""
+    base: Any = import_torch("a Hugging Face model", "hf").nn.Module
+
+    class Embedder(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+            self.config = getattr(model.config, "vision_config", model.config)
+
+        def forward(self, images: Any) -> Any:
+            found = getattr(self.model, "get_image_features", self.model)(pixel_values=images)  # of CLIP and its relatives
+            pooled = getattr(found, "pooler_output", None) if has_pooler else None
+            if pooled is not None or not hasattr(found, "last_hidden_state"):
+                return found if pooled is None else pooled
+            hidden = found.last_hidden_state
+            return hidden.mean(dim=(2, 3)) if hidden.ndim == 4 else hidden[:, 0]
+
+    return Embedder()
+
+
+def find_files(transformers: Any, target: str, spec: str) -> dict[str, bool]:
+    """How the library loads a folder or a name on the hub. Raises NetworkError if it must be downloaded and cannot be."""
     is_local = os.path.isdir(target)
     if not is_local:
         try:
             transformers.utils.cached_file(target, "config.json", local_files_only=True)
             is_local = True
         except (OSError, ValueError):
-            _reach_hub(target)
-    where = {"local_files_only": is_local, "trust_remote_code": False}  # else the library would ask on stdin about code
-    with _quiet(transformers):
-        try:
-            config = transformers.AutoConfig.from_pretrained(target, **where)
-            kinds = [str(name) for name in getattr(config, "architectures", None) or ()]
-            if not settings.detects and any(name.endswith("ForObjectDetection") for name in kinds):
-                raise ModelError(f"hf:{target} is an object detector: use detect:hf:{target}")
-            if settings.detects and any(name.endswith("ForImageClassification") for name in kinds):
-                raise ModelError(f"hf:{target} returns scores per class, not boxes: load it without detect:")
-            task = "ObjectDetection" if settings.detects else "ImageClassification"
-            module = getattr(transformers, f"AutoModelFor{task}").from_pretrained(target, **where)
-        except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
-            raise ModelError(f"hf:{target} cannot be loaded: {one_line(error, 200)}") from error
-        try:
-            processor = transformers.AutoImageProcessor.from_pretrained(target, **where)
-        except (OSError, ValueError, KeyError, ImportError):
-            processor = None
+            _reach_hub(spec)
+    return {"local_files_only": is_local, "trust_remote_code": False}  # else the library would ask on stdin about code
+
+
+def hash_files(transformers: Any, target: str) -> str:
+    """A hash over the names and hashes of the files in a folder, or of a model in the hub's cache."""
     folder = Path(target)
     if not folder.is_dir():
         folder = Path(transformers.utils.cached_file(target, "config.json", local_files_only=True)).parent
-    digest = hashlib.sha256()  # over the names and hashes of the files
+    digest = hashlib.sha256()
     for file in sorted(item for item in folder.iterdir() if item.is_file()):
         digest.update(f"{file_sha256(file)}  {file.name}\n".encode())
-    sha256 = digest.hexdigest()
-    if settings.detects:
-        if processor is None:
-            raise ModelError(f"hf:{target} has no image processor that decodes boxes: save it to the folder with the model")
-        return wrap_huggingface_boxes(module, processor, settings, spec=f"detect:hf:{target}", sha256=sha256)
-    return wrap(module, settings, read_huggingface(module.config, processor), spec=f"hf:{target}", kind="hf", sha256=sha256)
+    return digest.hexdigest()
 
 
 def wrap_huggingface_boxes(
@@ -187,32 +236,36 @@ def _read_entry(size: Any, key: str) -> int | None:
     return int(value) if value is not None else None
 
 
-def _reach_hub(name: str) -> None:
+def _reach_hub(spec: str) -> None:
     """Raise NetworkError unless the hub responds, with whatever status."""
     import urllib.error
     import urllib.request
 
     advice = "download it on another machine and give the folder, or set HF_HOME to a cache that has it"
     if os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON"):
-        raise NetworkError(f"hf:{name} is not in the cache, and HF_HUB_OFFLINE is set: {advice}")
+        raise NetworkError(f"{spec} is not in the cache, and HF_HUB_OFFLINE is set: {advice}")
     address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
     try:
         urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=_HUB_TIMEOUT).close()
     except urllib.error.HTTPError as response:
         response.close()
     except (OSError, ValueError) as error:
-        raise NetworkError(f"hf:{name} is not cached and {address} cannot be reached ({error}): {advice}") from None
+        raise NetworkError(f"{spec} is not cached and {address} cannot be reached ({error}): {advice}") from None
 
 
 @contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
-    """Suppress the library's progress bars and warnings while it loads."""
+def loading_quietly(transformers: Any, spec: str) -> Iterator[None]:
+    """Suppress the library's progress bars and warnings while it loads; its errors become ModelError."""
     log = transformers.utils.logging
     before, had_bars = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity_error()
     log.disable_progress_bar()
     try:
         yield
+    except BecausalError:
+        raise
+    except Exception as error:  # safetensors and tokenizers raise types of their own, with no common base
+        raise ModelError(f"{spec} cannot be loaded: {one_line(error, 200)}") from error
     finally:
         log.set_verbosity(before)
         if had_bars:
@@ -223,7 +276,8 @@ def load_timm(target: str, settings: ModelSettings) -> TorchClassifier:
     """The timm model of that name. Raises NetworkError if its weights must be downloaded and cannot be."""
     timm = import_beside_torch("timm", "timm", "a timm model")
     try:
-        module = timm.create_model(target, pretrained=True)
+        head = {"num_classes": 0} if settings.question == "embed" else {}  # none, for what comes before it
+        module = timm.create_model(target, pretrained=True, **head)
     except OSError as error:
         raise NetworkError(
             f"the weights of timm:{target} are not cached and cannot be downloaded ({error}): download them on another "
@@ -231,7 +285,7 @@ def load_timm(target: str, settings: ModelSettings) -> TorchClassifier:
         ) from None
     except (RuntimeError, ValueError, KeyError) as error:
         raise ModelError(f"timm:{target} cannot be loaded: {one_line(error, 200)}") from error
-    return wrap(module, settings, describe_timm(timm, module), spec=f"timm:{target}", kind="timm")
+    return wrap(module, settings, describe_timm(timm, module), spec=settings.name_kind(f"timm:{target}"), kind="timm")
 
 
 def describe_timm(timm: Any, module: Any) -> ModelSettings:

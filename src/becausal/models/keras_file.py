@@ -40,7 +40,7 @@ def load(target: str, settings: ModelSettings) -> ArrayClassifier:
             model = keras.saving.load_model(path, compile=False)
     except Exception as error:  # Keras and its backends raise all kinds of errors
         raise ModelError(f"{path} cannot be loaded as a Keras model: {one_line(error, 200)}") from error
-    return wrap(model, settings, spec=f"keras:{target}", sha256=file_sha256(path))
+    return wrap(model, settings, spec=settings.name_kind(f"keras:{target}"), sha256=file_sha256(path))
 
 
 def is_model(model: Any) -> bool:

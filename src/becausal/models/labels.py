@@ -21,7 +21,7 @@ _SYNSET = re.compile(r"(n\d{8})[\s,:]+(.+)")
 _METADATA_KEYS = ("names", "labels", "classes", "class_names", "id2label", "categories")
 _MAX_METADATA = 4_000_000  # characters
 _MAX_FILE = 64 * 2**20  # bytes
-FEW = 12  # names that fit into one line of a message
+FEW = 20  # names that fit into one line of a message
 
 
 @dataclass(frozen=True)

@@ -57,23 +57,28 @@ class Loading:
     """The options a model is loaded with; None where the model's metadata or a default decides.
 
     Attributes:
-        labels: Class names: a file, or the names themselves.
+        labels: Class names: a file, or the names themselves. Of `clip:` models the prompts, of `chat:` models the answers to
+            choose from.
         preprocess: Normalisation: a preset's name, a TOML file, or a `Normalisation`.
         resize: How an image is resized before the centre crop, e.g. 256, "256/224", "squash", "letterbox".
         returns: What the model returns: probabilities, logits, multilabel, multilabel-logits or labels.
         threshold: The lowest score at which a box of an object detector counts as found, or a label of a multi-label model
-            as present.
+            as present; of an `embed:` model the lowest cosine similarity that counts as similar.
         device: Where the model runs, e.g. "cpu" or "cuda".
         batch_size: Maximum number of images evaluated at once.
         threads: CPU threads for the model.
         half: Whether a copy in half precision may guide the search, on a GPU.
-        endpoint: Options of an `oip:` model, as key=value pairs. They may hold secrets.
+        endpoint: Options of an `oip:` or `chat:` model, as key=value pairs. They may hold secrets.
+        text: The one prompt that a `clip:` model is asked about.
+        ask: The question that a `chat:` model is asked about the image.
+        like: The image that an `embed:` model compares the explained one with.
     """
 
     labels: str | Path | tuple[str, ...] | None = option(
         None,
-        "Class names: a file with one per line, `synset name` lines, or JSON. Default: the model's own.",
-        metavar="FILE",
+        "Class names: a file with one per line, `synset name` lines, or JSON; or the names, separated by commas. For clip: "
+        "models the prompts, for chat: models the answers to choose from. Default: the model's own.",
+        metavar="FILE|A,B,…",
     )
     preprocess: str | Path | Normalisation | None = option(
         None,
@@ -97,8 +102,8 @@ class Loading:
     )
     threshold: float | None = option(
         None,
-        "Lowest score at which a detector's box counts as found, or a label of a multi-label model as present. Default: the "
-        "model's own; 0.5 for labels.",
+        "Lowest score at which a detector's box counts as found, or a label of a multi-label model as present; embed: "
+        "models: the lowest cosine similarity. Default: the model's own; 0.5 for labels; half of the similarity.",
         metavar="SCORE",
     )
     device: str = option("cpu", "Device the model runs on.", metavar="cpu|cuda", choices=("cpu", "cuda"))
@@ -111,10 +116,16 @@ class Loading:
     )
     endpoint: tuple[str, ...] = option(
         (),
-        "Option of an oip: model, e.g. timeout=10 or token_env=VARIABLE; can be repeated. `becausal models` lists all.",
+        "Option of an oip: or chat: model, e.g. timeout=10 or token_env=VARIABLE; can be repeated. `becausal models` lists "
+        "all.",
         metavar="KEY=VALUE",
         parse=tuple,
     )
+    text: str | None = option(None, "clip: models: why does the image fit this one prompt?", metavar="PROMPT")
+    ask: str | None = option(
+        None, "chat: models: the question about the image whose answer is explained.", metavar="QUESTION"
+    )
+    like: str | Path | None = option(None, "embed: models: why is the image like this one?", metavar="IMAGE")
 
     def __repr__(self) -> str:
         given = ", ".join(f"{name}={value!r}" for name, value in self.record().items())
@@ -194,17 +205,22 @@ class ModelSettings:
     interpolation: Interpolation | None = None
     labels: tuple[str, ...] | None = None
     returns: Returns | None = None
-    threshold: float | None = None  # the lowest score at which a box counts as found, or a label of several as present
+    threshold: float | None = None  # the lowest score at which what is asked for counts as kept, see `Loading`
     input_name: str | None = None
     output_name: str | None = None
     layout: Layout | None = None
     notes: tuple[str, ...] = ()  # what had to be assumed
-    detects: bool = False  # whether it has to be an object detector, so that it has boxes, not scores
+    question: str = ""  # the prefix of the specification: "detect", "embed", "segment", or none for scores
     loading: Loading = Loading()  # the options as given; device, batch size and the like are only here
+
+    @property
+    def detects(self) -> bool:
+        """Whether it has to be an object detector, so that it has boxes, not scores."""
+        return self.question == "detect"
 
     def name_kind(self, kind: str) -> str:
         """The name of a kind of model, as specifications begin: "onnx", or "detect:onnx" for a detector."""
-        return f"detect:{kind}" if self.detects else kind
+        return f"{self.question}:{kind}" if self.question else kind
 
     def begin_info(self, kind: str, spec: str, sha256: str | None = None) -> ModelInfo:
         """What is known of a model of this kind before it is tried. Labels come last: they may add a note."""
@@ -321,7 +337,9 @@ def _read_values(values: Mapping[str, Any], folder: Path) -> ModelSettings:
     if "returns" in given and given["returns"] not in RETURNS:
         raise OptionError(f"unknown value {given['returns']!r} for returns; expected one of {', '.join(RETURNS)}")
     labels = given.get("labels")
-    if isinstance(labels, (str, Path)):
+    if isinstance(labels, str) and "," in labels and not (folder / labels).exists():
+        labels = [name.strip() for name in labels.split(",") if name.strip()]
+    elif isinstance(labels, (str, Path)):
         labels = read_labels(folder / labels)
     return ModelSettings(
         normalisation=_read_normalisation(given),

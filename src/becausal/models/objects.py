@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 
 from becausal.core.errors import ModelError
 from becausal.models.box_layouts import LOWEST, YOLO_THRESHOLD
-from becausal.models.hubs import describe_timm, read_huggingface, read_torchvision, wrap_huggingface_boxes
+from becausal.models.hubs import (
+    as_embedder_module,
+    describe_timm,
+    read_huggingface,
+    read_torchvision,
+    wrap_huggingface_boxes,
+)
 from becausal.models.loading import ModelSettings
 from becausal.models.python_function import PythonClassifier
 from becausal.models.python_function import wrap as wrap_function
@@ -33,8 +39,10 @@ def wrap_pipeline(pipeline: Any, settings: ModelSettings) -> TorchClassifier:
     module, spec = pipeline.model, f"pipeline {type(pipeline.model).__name__}"
     processor = pipeline.image_processor or getattr(pipeline, "feature_extractor", None)
     if pipeline.task == "object-detection":
-        return wrap_huggingface_boxes(module, processor, replace(settings, detects=True), spec=spec)
-    if pipeline.task != "image-classification":
+        return wrap_huggingface_boxes(module, processor, replace(settings, question="detect"), spec=spec)
+    if settings.question == "embed":
+        module = as_embedder_module(module)
+    elif pipeline.task != ("image-segmentation" if settings.question == "segment" else "image-classification"):
         raise ModelError(f"the pipeline is for {pipeline.task}; expected image-classification or object-detection")
     if settings.detects:
         raise ModelError("the pipeline is for image-classification: it returns scores per class, not boxes")
@@ -74,7 +82,7 @@ def wrap_ultralytics(model: Any, settings: ModelSettings) -> PythonClassifier:
         return [one.probs.data for one in found]
 
     spec = f"ultralytics {type(model).__name__}"
-    return wrap_function(predict, replace(settings, detects=is_detector), own, spec=spec)
+    return wrap_function(predict, replace(settings, question="detect" if is_detector else ""), own, spec=spec)
 
 
 def wrap_module(module: Any, settings: ModelSettings) -> TorchClassifier:
@@ -86,13 +94,15 @@ def wrap_module(module: Any, settings: ModelSettings) -> TorchClassifier:
                 "a Hugging Face detector needs its processor: give its object-detection pipeline, or save both to a folder "
                 "and use detect:hf:FOLDER"
             )
-        return wrap(module, settings, read_huggingface(module.config, None))
+        found = as_embedder_module(module) if settings.question == "embed" else module
+        return wrap(found, settings, read_huggingface(found.config, None), spec=f"module {type(module).__name__}")
     if timm is not None and hasattr(module, "pretrained_cfg"):
         return wrap(module, settings, describe_timm(timm, module))
     library, _, rest = type(module).__module__.partition(".models.")
     if torchvision is not None and library == "torchvision":
         detects = settings.detects or rest.startswith("detection.")
-        return wrap(module, replace(settings, detects=detects), describe_torchvision(torchvision, module))
+        settings = replace(settings, question="detect" if detects else settings.question)
+        return wrap(module, settings, describe_torchvision(torchvision, module))
     return wrap(module, settings)
 
 

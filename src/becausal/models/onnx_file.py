@@ -89,7 +89,9 @@ def _load_scores(opened: _OpenFile, settings: ModelSettings) -> ArrayClassifier 
     tensor = find_input(opened.inputs, settings.input_name)
     if settings.output_name is None and has_boxes(item.name for item in opened.outputs):
         raise ModelError(f"{path} looks like an object detector: use detect:{path}")
-    output, notes = pick_output(opened.outputs, settings.output_name, axes=(2,), hint="`output_name` in a TOML file")
+    axes = 4 if settings.question == "segment" else 2
+    embeds, hint = settings.question == "embed", "`output_name` in a TOML file"
+    output, notes = pick_output(opened.outputs, settings.output_name, axes=(axes,), hint=hint, embeds=embeds)
 
     def run_on_cpu(batch: NDArray[Any]) -> NDArray[Any]:
         return np.asarray(session.run([output.name], {tensor.name: batch})[0])
@@ -110,11 +112,11 @@ def _load_scores(opened: _OpenFile, settings: ModelSettings) -> ArrayClassifier 
     fixed = (image_input.batch,) if image_input.batch is not None else () if is_on_cpu else (size,)
     images = composer.batch(make_probe_images(plan.geometry.grid, plan.channels))
     probe = opened.probe(lambda: run_padded(run, images, fixed), images.shape[1:])
-    if probe.ndim == 3 and min(probe.shape[1:]) > 1:
+    if probe.ndim == 3 and min(probe.shape[1:]) > 1 and not settings.question:
         sides = ",".join(str(side) for side in probe.shape[1:])
         raise ModelError(f"{path} returns [N,{sides}], so it looks like an object detector: use detect:{path}")
     decoder, decoder_notes = make_decoder(probe, returns=settings.returns, source="the option", clues=clues)
-    labels, label_notes = choose_labels(settings.labels, opened.names, decoder.classes)
+    labels, label_notes = choose_labels(settings.labels, opened.names, None if embeds else decoder.classes)
     info = replace(
         plan.complete(info),
         labels=name_classes(decoder, labels),

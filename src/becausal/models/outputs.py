@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from becausal.core.contracts import OutputKind
 from becausal.core.errors import AnswerError, ModelError
 
-Returns = Literal["probabilities", "logits", "multilabel", "multilabel-logits", "labels"]
-RETURNS: tuple[Returns, ...] = get_args(Returns)
+Returns = Literal["probabilities", "logits", "multilabel", "multilabel-logits", "labels", "raw"]
+RETURNS: tuple[Returns, ...] = get_args(Returns)[:-1]  # what a model may be said to return; embeddings and maps are raw
+EMBEDDINGS = ("image_embeds", "embedding", "embeddings", "pooler_output", "features", "logits")  # names of outputs
 NAMED_OUTPUTS: dict[str, Returns] = {"probs": "probabilities", "probabilities": "probabilities", "logits": "logits"}
 
 _SUM_TOLERANCE = 1e-3
@@ -74,7 +75,9 @@ class OutputDecoder:
         return output_kind(self.returns)
 
     def scores(self, raw: NDArray[Any]) -> NDArray[Any]:
-        """(n, classes) float32 probabilities, or (n,) integer labels."""
+        """(n, classes) float32 probabilities, or (n,) integer labels; raw output as it is, (n, …) float32."""
+        if self.returns == "raw":
+            return raw.astype(np.float32, copy=False)
         table = as_table(raw)
         if self.returns == "labels":
             return table[:, 0] if table.shape[1] == 1 else table.argmax(axis=1)
@@ -88,18 +91,19 @@ class OutputDecoder:
 
 
 def pick_output(
-    outputs: tuple[TensorInfo, ...], name: str | None, *, axes: tuple[int, ...], hint: str
+    outputs: tuple[TensorInfo, ...], name: str | None, *, axes: tuple[int, ...], hint: str, embeds: bool = False
 ) -> tuple[TensorInfo, tuple[str, ...]]:
     """The output that holds the scores, and a note if there was a choice.
 
-    name: None to choose by name, type and number of axes. hint: how another output can be chosen.
+    name: None to choose by name, type and number of axes. hint: how another output can be chosen. embeds: find an embedding.
     """
     if name is not None:
         return find_tensor(outputs, name, "output"), ()
     numeric = [tensor for tensor in outputs if tensor.dtype is not None]
     if not numeric:
         raise ModelError(f"none of the outputs {', '.join(str(t) for t in outputs)} is numeric: scores are needed")
-    named = [tensor for wanted in NAMED_OUTPUTS for tensor in numeric if tensor.name.lower() == wanted]
+    known = EMBEDDINGS if embeds else tuple(NAMED_OUTPUTS)
+    named = [tensor for wanted in known for tensor in numeric if tensor.name.lower() == wanted]
     if named:
         return named[0], ()
     scores = [t for t in numeric if t.dtype is not None and t.dtype.kind == "f" and len(t.shape) in axes]
@@ -161,6 +165,11 @@ def make_decoder(
     probe: raw output for the probe images. returns: what is stated, None to detect it from the values and the clues. source:
     of the statement, for messages.
     """
+    if returns == "raw":
+        if probe.ndim < 2 or probe.dtype.kind not in "biuf":
+            raise ModelError(f"the model returned {probe.dtype} of shape {probe.shape}; expected numbers for each image")
+        is_map = probe.ndim == 4 and max(probe.shape[2:]) > 1
+        return OutputDecoder(returns, probe.shape[1] if is_map else 0), ()  # the numbers of an embedding have no names
     try:
         table = as_table(probe)
     except AnswerError as error:
@@ -168,7 +177,7 @@ def make_decoder(
     is_single = table.shape[1] == 1
     classes = 2 if is_single else table.shape[1]
     if np.issubdtype(table.dtype, np.integer) and is_single and returns in (None, "labels"):
-        return OutputDecoder("labels", 0), ("the model returns labels only, no scores",)
+        return OutputDecoder("labels", 0), ("the output is read as labels: there are no scores",)
     clues = clues or OutputClues()
     named = NAMED_OUTPUTS.get(clues.name.lower())
     if returns is None and named is not None and not (named == "probabilities" and _is_undecided(table)):

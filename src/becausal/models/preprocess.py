@@ -154,11 +154,8 @@ def plan_geometry(
     if grid is not None and crop is not None and crop != grid:
         raise ModelError(f"the crop is {crop[0]}x{crop[1]}, but the network's input is {grid[0]}x{grid[1]}")
     size = grid or crop
-    if size is None and isinstance(resize, tuple):
-        size = resize
-    if size is None and isinstance(resize, int):
-        size = (resize, resize)
-        notes.append(f"the network accepts any size: {resize}x{resize} assumed; add a crop with e.g. --resize 256/224")
+    if size is None and resize is not None and not isinstance(resize, str):
+        size = resize if isinstance(resize, tuple) else (resize, resize)
     if size is None:
         size = (224, 224)
         notes.append("the network accepts any size: 224x224 assumed; set it with e.g. --resize 256/256")

@@ -32,20 +32,19 @@ _MEANINGS = {
     "core backgrounds": "share of the random backgrounds on which the core keeps the label",
     "minimal": "side of the cells of which none can be removed from the core, or the only set; no: this was not shown",
     "overlap": "share of the explanation that lies on the occluder",
-    "insertion": f"area under the label's probability while pixels are revealed, highest first, in {STEPS} steps",
-    "deletion": f"area under the label's probability while pixels are masked, highest first, in {STEPS} steps",
+    "insertion": f"area under the confidence in the label while pixels are revealed, highest first, in {STEPS} steps",
+    "deletion": f"area under the confidence in the label while pixels are masked, highest first, in {STEPS} steps",
     "backgrounds": f"share of {HELD_OUT_COUNT} random backgrounds that no search has seen on which the explanation "
     "keeps the label",
-    "confidence": "probability of the label when only the explanation is visible",
+    "confidence": "the confidence in the label when only the explanation is visible",
     "pieces": "connected components of the explanation",
     "calls": "masked images evaluated by the model, including extraction; gradients are not counted",
     "seconds": "run time of the method with extraction, without the metrics",
 }
-_FOR_BOXES = (  # what is said otherwise of an object detector
-    ("the label's probability", "the score of the box"),
-    ("probability of the label", "score of the box"),
-    ("the label", "the box"),
-)
+_OTHER_WORDS = {  # what is said otherwise of a box or a segment
+    "box": ("the confidence in the label", "the score of the box"),
+    "segment": ("the confidence in the label", "the IoU of the segment"),
+}
 _ARROWS = {
     "size": "↓", "backgrounds": "↑", "core size": "↓", "core backgrounds": "↑", "overlap": "↓", "insertion": "↑",
     "deletion": "↓",
@@ -273,9 +272,9 @@ def render_comparison(comparison: Comparison) -> str:
     columns = choose_columns(comparison)
     first, meanings = comparison.first, _MEANINGS
     ran = [row.explanation for row in comparison.rows if row.explanation is not None]
-    if first.target.box is not None:
-        for label, box in _FOR_BOXES:
-            meanings = {column: text.replace(label, box) for column, text in meanings.items()}
+    own = ("the label", f"the {first.target.noun}")
+    for words, others in (_OTHER_WORDS.get(first.target.noun, own), own):
+        meanings = {column: text.replace(words, others) for column, text in meanings.items()}
     return render_page(
         "comparison.html",
         first=first,
@@ -322,9 +321,10 @@ def _paint_cards(comparison: Comparison) -> list[dict[str, Any]]:
     images = [paint_image(sheet)]
     if comparison.truth is not None:
         images.append(paint_ground_truth(comparison, sheet))
-    label, box = comparison.first.label, wording.describe_box(comparison.first)
-    alt = f"Image with the box of {label} {box}" if box else f"Image labelled {label}"
-    cards = [{"title": "Image", "text": describe_image(comparison), "alt": alt}]
+    label, place = comparison.first.label, wording.describe_place(comparison.first)
+    noun = comparison.first.target.noun
+    alt = f"Image labelled {label} {place}" if noun == "label" else f"Image with the {noun} of {label} {place}"
+    cards = [{"title": "Image", "text": describe_image(comparison), "alt": alt.rstrip()}]
     painted = [(sheet, images)]
     for row in comparison.rows:
         if row.explanation is not None:

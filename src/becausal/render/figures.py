@@ -32,6 +32,7 @@ from becausal.render.colours import (
     line_of,
     shade_of,
 )
+from becausal.render.likeness import name_score
 from becausal.render.numbers import format_count
 from becausal.render.painting import COMPRESSION, Painted, as_png, paint_explanation, paint_image, paint_map, stack_pngs
 from becausal.render.sheets import MIN_WIDTH, Sheet, as_heat, as_rgb, lay_out, lay_out_original, value_range
@@ -104,6 +105,22 @@ def plot(explanation: ExplanationRecord) -> "Figure":
     head = [*wrap(sentence.replace(" %", NARROW), 95 if is_signal else 130), "  ·  ".join(facts)]
     figure.suptitle("\n".join(head).replace(NARROW, " %"), fontsize=10.5, color=INK, parse_math=False)
     _add_legend(figure, explanation, texts)
+    return figure
+
+
+def plot_together(explanations: Sequence[ExplanationRecord], title: str) -> "Figure":
+    """The figures `explanation_png` of several explanations side by side, each below the name of its image."""
+    from matplotlib.image import imread
+
+    images = [imread(BytesIO(explanation_png(found))) for found in explanations]
+    tallest = max(image.shape[0] / image.shape[1] for image in images)
+    figure = new_figure(5.2 * len(images), 5.2 * min(tallest, 3.0) + 0.6)
+    figure.suptitle(printable(title, 100), fontsize=11, color=INK, parse_math=False)
+    for number, (image, found) in enumerate(zip(images, explanations, strict=True), start=1):
+        axes = figure.add_subplot(1, len(images), number, anchor="N")
+        axes.imshow(image, interpolation="antialiased")
+        axes.set_axis_off()
+        set_title(axes, found.origin.image, size=9, colour=SOFT, pad=4)
     return figure
 
 
@@ -207,7 +224,8 @@ def _aspect_ratio(sheet: Sheet) -> float:
 def _list_texts(explanation: ExplanationRecord, width: float, notes: Sequence[str] = ()) -> list[str]:
     """The texts of the legend, wrapped to a width in inches: each set, the largest first, what is against, and notes."""
     if explanation.others:
-        texts = [f"{number}: {wording.describe_set(found)}" for number, found in enumerate(explanation.sets, start=1)]
+        noun, sets = name_score(explanation), enumerate(explanation.sets, start=1)
+        texts = [f"{number}: {wording.describe_set(found, noun)}" for number, found in sets]
     else:
         texts = [wording.describe_line(level, explanation) for level in reversed(explanation.levels)]
     if against := wording.describe_against(explanation, "masking these {}"):

@@ -34,6 +34,7 @@ from becausal.render.sheets import Sheet, enlarge, lay_out
 
 COMPRESSION = 3  # of PNG files: the default takes twice as long for photographs, and saves a few per cent
 THUMBNAIL_SIDE = 144  # pixels, the longer side
+RING = 50  # the longest side divided by this is the radius of the ring around a pixel
 SMOOTH = 70  # a map is smoothed over the longest side divided by this
 
 Painted = NDArray[np.uint8]  # (h, w, 3)
@@ -42,7 +43,7 @@ Painted = NDArray[np.uint8]  # (h, w, 3)
 def paint_image(sheet: Sheet) -> Painted:
     """The view, or the original image with the part that the model does not see faded."""
     painted = enlarge(_fade_unseen(sheet.image.astype(np.float64), sheet), sheet.scale)
-    return _finish(_draw_own_box(painted, sheet), sheet)
+    return _finish(_draw_target(painted, sheet), sheet)
 
 
 def paint_explanation(sheet: Sheet) -> Painted:
@@ -67,7 +68,7 @@ def paint_map(sheet: Sheet) -> Painted:
             layer = box_blur(layer, max(1, max(opacity.shape) // SMOOTH), axis)
     shading = 0.6 + 0.4 * grey / 255  # the colours keep the light and shade of the image
     out = enlarge(_fade_unseen(base * (1 - layer[..., 3:]) + layer[..., :3] * shading, sheet), sheet.scale)
-    return _finish(_outline(out, sheet) if sheet.zones is None else _draw_own_box(out, sheet), sheet)
+    return _finish(_outline(out, sheet) if sheet.zones is None else _draw_target(out, sheet), sheet)
 
 
 def _colour_zones(heat: NDArray[np.float64], zones: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -121,15 +122,6 @@ def as_png(painted: Painted, sheet: Sheet) -> bytes:
     return buffer.getvalue()
 
 
-def encode_png(pixels: NDArray[np.uint8]) -> bytes:
-    """The content of a PNG file with these pixels, (h, w) grey or (h, w, 3)."""
-    from PIL import Image
-
-    buffer = BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
 def stack_pngs(upper: bytes, lower: bytes) -> bytes:
     """One PNG image above another, both at the left, on white."""
     from PIL import Image
@@ -148,8 +140,8 @@ def make_thumbnail(explanation: ExplanationRecord, inside: NDArray[np.bool_] | N
 
     Empty for a signal.
 
-    inside: (h, w) over the view, the area of the object's boxes, outlined in amber. The explained box of a detector is
-    dashed.
+    inside: (h, w) over the view, the area of the object's boxes, outlined in amber. The explained box or segment is
+    dashed, the explained pixel in a ring.
     """
     if explanation.visible.ndim == 1:
         return ""
@@ -173,10 +165,7 @@ def make_thumbnail(explanation: ExplanationRecord, inside: NDArray[np.bool_] | N
     if inside is not None and inside.shape == sheet.visible.shape:
         boxes = _resize_mask(inside, size)
         painted[boxes & dilate(~boxes, 1)] = rgb_of(BOX_COLOUR)
-    if sheet.box is not None:
-        left, top, right, bottom = sheet.box
-        box = [left * size[0] / w, top * size[1] / h, right * size[0] / w, bottom * size[1] / h]
-        draw_box(painted, box, width=2)
+    _draw_target(painted, sheet, width=2)
     buffer = BytesIO()
     Image.fromarray(np.clip(np.rint(painted), 0, 255).astype(np.uint8)).save(buffer, "JPEG", quality=82, subsampling=0)
     return data_uri(buffer.getvalue(), "image/jpeg")
@@ -248,7 +237,7 @@ def _outline(painted: NDArray[np.float64], sheet: Sheet) -> NDArray[np.float64]:
 
     The outer line lies outside of the explanation, those of inner levels inside, so that both can be seen where they meet.
     """
-    _draw_own_box(painted, sheet)
+    _draw_target(painted, sheet)
     sets = [(number, enlarge(visible, sheet.scale)) for number, visible in sheet.sets]
     shown = np.any([visible for _, visible in sets], axis=0)
     width = ceil(max(shown.shape) / (420 if len(sets) == 1 else 250))
@@ -267,25 +256,40 @@ def _outline(painted: NDArray[np.float64], sheet: Sheet) -> NDArray[np.float64]:
     return painted
 
 
-def _draw_own_box(painted: NDArray[np.float64], sheet: Sheet) -> NDArray[np.float64]:
-    """The explained box of a detector, where there is one."""
+def _draw_target(painted: NDArray[np.float64], sheet: Sheet, width: int | None = None) -> NDArray[np.float64]:
+    """The explained box of a detector, or the explained segment, dashed; or a ring around the explained pixel."""
+    (h, w), (own_h, own_w) = painted.shape[:2], sheet.visible.shape
+    rows, columns = np.arange(h), np.arange(w)
     if sheet.box is not None:
-        draw_box(painted, [side * sheet.scale for side in sheet.box])
+        left, top, right, bottom = sheet.box
+        draw_box(painted, [left * w / own_w, top * h / own_h, right * w / own_w, bottom * h / own_h], width)
+    if sheet.segment is not None:
+        _dash(painted, sheet.segment[np.ix_(rows * own_h // h, columns * own_w // w)], width)
+    if sheet.place is not None:
+        across, down = columns + 0.5 - sheet.place[0] * w / own_w, rows + 0.5 - sheet.place[1] * h / own_h
+        distance, radius = np.hypot(across, down[:, None]), max(h, w) / RING
+        _blend(painted, np.abs(distance - radius) < radius / 3, DARK, 0.7)
+        _blend(painted, np.abs(distance - radius) < radius / 6, rgb_of(BOX_COLOUR), 0.95)
     return painted
 
 
 def draw_box(painted: NDArray[np.float64], box: Sequence[float], width: int | None = None) -> None:
     """A dashed line along a box, (left, top, right, bottom) in pixels of the drawing, on a dark line. width: in pixels."""
-    h, w = painted.shape[:2]
-    width = width or ceil(max(h, w) / 300)
     left, top, right, bottom = (round(side) for side in box)
-    rows, columns = np.arange(h)[:, None], np.arange(w)[None, :]
-    inside = (rows >= top) & (rows < bottom) & (columns >= left) & (columns < right)
+    rows, columns = np.arange(painted.shape[0])[:, None], np.arange(painted.shape[1])[None, :]
+    _dash(painted, (rows >= top) & (rows < bottom) & (columns >= left) & (columns < right), width)
+
+
+def _dash(painted: NDArray[np.float64], inside: NDArray[np.bool_], width: int | None = None) -> None:
+    """A dashed line along the edge of an area, (h, w), on a dark line."""
+    h, w = inside.shape
+    width = width or ceil(max(h, w) / 300)
     outside = ~inside
     outside[[0, -1], :] = outside[:, [0, -1]] = True  # so that there is a line at the edge of the image too
     line = inside & dilate(outside, width)
     _blend(painted, dilate(line, max(1, width // 2)), DARK, 0.7)
-    _blend(painted, line & ((rows + columns) // (6 * width) % 2 == 0), rgb_of(BOX_COLOUR), 0.95)
+    is_dash = (np.arange(h)[:, None] + np.arange(w)) // (6 * width) % 2 == 0
+    _blend(painted, line & is_dash, rgb_of(BOX_COLOUR), 0.95)
 
 
 def _blend(painted: NDArray[np.float64], where: NDArray[np.bool_], colour: NDArray[np.float64], weight: float) -> None:

@@ -10,12 +10,17 @@ from becausal.core.request import Request
 from becausal.render import wording
 from becausal.render.colours import AGAINST, COLOURS, SHADES, ZONES, line_of, shade_of
 from becausal.render.figures import signal_png
+from becausal.render.hints import list_hints
+from becausal.render.likeness import name_score
 from becausal.render.numbers import format_confidence
 from becausal.render.pages import data_uri, format_shape, render_page
 from becausal.render.painting import as_png, colour_stops, paint_explanation, paint_image, paint_map, paint_mutant
 from becausal.render.sheets import lay_out, lay_out_original, slices_of
 
 _ALWAYS = ("method", "options", "fills", "seed", "grain", "max_calls")  # options that have a row in every report
+
+
+_ALL = 0.9999  # of the confidence: no other label has any
 
 
 def render_report(explanation: ExplanationRecord) -> str:
@@ -50,7 +55,9 @@ def render_report(explanation: ExplanationRecord) -> str:
         target=wording.describe_target(explanation),
         command=format_command(explanation),
         rival=rival,
-        rival_command="" if rival is None else format_command(explanation, target=rival),
+        noun=name_score(explanation),
+        hints=[text for _, text in list_hints(explanation)],
+        rival_command=format_rival_command(explanation),
         details=_list_details(explanation),
     )
 
@@ -64,7 +71,7 @@ def _list_levels(explanation: ExplanationRecord) -> list[dict[str, Any]]:
         {
             "name": level.name,
             "line": wording.describe_line(level, explanation),
-            "extent": wording.describe_level(level),
+            "extent": wording.describe_level(level, name_score(explanation)),
             "colour": shade_of(number, count) if is_signal else line_of(number, count).colour,
             "alone": format_confidence(level.checks.confidence),
             "sufficient": level.checks.sufficient,
@@ -85,7 +92,7 @@ def _list_sets(explanation: ExplanationRecord) -> list[dict[str, Any]]:
             "number": number + 1,
             "colour": colours[number % len(colours)],
             "extent": wording.describe_extent(found),
-            "claims": ", ".join(wording.list_claims(found)),
+            "claims": ", ".join(wording.list_claims(found, name_score(explanation))),
             "image": "" if sheet is None else data_uri(as_png(paint_explanation(sheet.only(number)), sheet)),
         }
         for number, found in enumerate(explanation.sets)
@@ -136,7 +143,7 @@ def _list_details(explanation: ExplanationRecord) -> dict[str, list[tuple[str, A
         "Search": [
             ("method", origin.method),
             *((f"option: {key}", value) for key, value in origin.options.items()),
-            ("fill", ", ".join(origin.request.fills)),
+            ("fill", ", ".join({"grey": "the plain fill (mid-grey)"}.get(fill, fill) for fill in origin.request.fills)),
             ("seed", origin.request.seed),
             ("grain", "none" if origin.grain is None else f"{origin.grain} px"),
             ("maximum model calls", "none" if origin.request.max_calls is None else origin.request.max_calls),
@@ -149,6 +156,14 @@ def _list_details(explanation: ExplanationRecord) -> dict[str, list[tuple[str, A
     }
 
 
+def format_rival_command(explanation: ExplanationRecord) -> str:
+    """The command that asks about a close rival; empty without one, and where there are only two labels."""
+    rival = wording.close_rival(explanation)
+    if rival is None or rival.confidence + explanation.confidence > _ALL:
+        return ""
+    return format_command(explanation, target=rival)
+
+
 def format_command(explanation: ExplanationRecord, *, target: NamedScore | None = None) -> str:
     """The command line that reproduces the explanation from any folder, on several lines; defaults are left out.
 
@@ -156,8 +171,10 @@ def format_command(explanation: ExplanationRecord, *, target: NamedScore | None 
     """
     origin, request = explanation.origin, explanation.origin.request
     loading = dict(origin.loading)
-    if not isinstance(loading.get("labels", ""), str):  # names, which were read from a file, as a rule
-        loading["labels"] = origin.path_of("labels")
+    names = loading.get("labels", "")
+    if not isinstance(names, str):  # read from a file, as a rule; prompts and choices are a part of the question
+        is_asked = origin.model.startswith(("clip:", "bundled:clip", "chat:")) and not any("," in name for name in names)
+        loading["labels"] = origin.path_of("labels") or (",".join(names) if is_asked and len(names) > 1 else None)
     loading_words = [
         word
         for name, value in loading.items()
@@ -168,7 +185,7 @@ def format_command(explanation: ExplanationRecord, *, target: NamedScore | None 
     if origin.method != request.method:  # an explainer, given in Python
         asked["options"] = origin.options
     if target is not None:
-        asked["target"] = target.label
+        asked |= {"target": target.label, "top": 2}  # only the runner-up is a rival
     if explanation.target.against is not None and request.against is None:
         asked["against"] = explanation.target.against
     usual = Request()  # what was chosen for the image, where nothing was asked for

@@ -16,6 +16,7 @@ from becausal.core.boxes import Box
 from becausal.core.contracts import Pixels, Saliency
 from becausal.core.explanation import ExplanationRecord
 from becausal.core.frames import Frame
+from becausal.core.segments import stretch_segment
 
 MIN_WIDTH = 448  # pixels; smaller sheets are enlarged to at least this width
 MAX_SIDE = 2048  # pixels; nothing is enlarged beyond this
@@ -50,6 +51,8 @@ class Sheet:
     against: NDArray[np.bool_] | None = None  # (h, w), what speaks against the label
     in_view: NDArray[np.bool_] | None = None  # (h, w), what the model sees of the original image; None: all of it
     box: Box | None = None  # the explained box of a detector
+    segment: NDArray[np.bool_] | None = None  # (h, w), the explained segment
+    place: tuple[float, float] | None = None  # the middle of the explained pixel, from the left and from above
 
     @property
     def sets(self) -> Iterator[tuple[int, NDArray[np.bool_]]]:
@@ -95,6 +98,8 @@ def lay_out(explanation: ExplanationRecord) -> Sheet:
         zones=None if explanation.zones is None else arrange(explanation.zones),
         against=None if explanation.against is None else arrange(explanation.against.visible),
         box=explanation.target.box,
+        segment=_find_segment(explanation),
+        place=None if (place := explanation.target.place) is None else (place[0] * w, place[1] * h),
     )
 
 
@@ -127,7 +132,23 @@ def lay_out_original(explanation: ExplanationRecord) -> Sheet:
         against=None if explanation.against is None else frame.to_original(explanation.against.visible),
         in_view=None if in_view.all() else in_view,
         box=None if explanation.target.box is None else frame.box_to_original(explanation.target.box),
+        segment=None if (segment := _find_segment(explanation)) is None else frame.to_original(segment),
+        place=_find_place(explanation, frame),
     )
+
+
+def _find_segment(explanation: ExplanationRecord) -> NDArray[np.bool_] | None:
+    """The explained segment over the view, where there is one."""
+    text = explanation.target.segment
+    return None if text is None else stretch_segment(text, explanation.visible.shape)
+
+
+def _find_place(explanation: ExplanationRecord, frame: Frame) -> tuple[float, float] | None:
+    """The explained pixel in an original of this frame, where there is one."""
+    if explanation.target.place is None:
+        return None
+    (x, y), (h, w) = explanation.target.place, frame.grid
+    return frame.box_to_original((x * w, y * h, x * w, y * h))[:2]
 
 
 def slices_of(explanation: ExplanationRecord) -> tuple[int, ...]:

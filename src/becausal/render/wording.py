@@ -4,15 +4,16 @@ In this order: the question and the headline, the target, the sets, checks, and 
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from becausal.core.checks import Certificate, CheckedSet, Level
-from becausal.core.contracts import Zone
+from becausal.core.contracts import SAME_BLIND, Zone
 from becausal.core.explanation import ExplanationRecord, NamedScore
-from becausal.core.metrics import Transfer
+from becausal.core.segments import read_segment
 from becausal.core.targets import OVERLAP
+from becausal.render.likeness import describe_similarity, keeps_share, name_score, similar_to
 from becausal.render.numbers import format_confidence, format_count, format_share
 
 UNSURE = 0.5  # below this confidence, the other labels together are likelier than the one that is explained
@@ -54,15 +55,26 @@ def headline(explanation: ExplanationRecord) -> tuple[Span, ...]:
 
 
 def verdict(explanation: ExplanationRecord) -> tuple[Span, ...]:
-    """What the model says of the whole view, and whether it is sure."""
+    """What the model says of the whole view, and whether it is sure; or that it says the same with no image."""
+    if explanation.notes and explanation.notes[0].startswith(SAME_BLIND):
+        says = "With no image at all, the model says "
+        return Span(says), Span(explanation.label, True), Span(" as well: the image is not why.")
     top = _top_label(explanation)
     if explanation.target.box is not None:
-        return Span("The detector finds "), *_scored(top), Span(f" {describe_box(explanation)}.")
+        return Span("The detector finds "), *_scored(top), Span(f" {describe_place(explanation)}.")
+    if explanation.target.segment is not None:
+        size = format_share(float(read_segment(explanation.target.segment).mean()))
+        return Span(f"The model gives {size} of the image the class "), Span(explanation.label, True), Span(".")
+    if other := similar_to(explanation):
+        base = ", not counting what an empty image has" if keeps_share(explanation) else ""
+        score = format_confidence(explanation.confidence)
+        return Span("The similarity to "), Span(other, True), Span(f" is {score}{base}.")
     if top is None:  # known to be among the top, no more
         confidence = format_confidence(explanation.confidence)
         return Span("The model gives "), Span(explanation.label, True), Span(f" a confidence of {confidence}.")
     doubt = describe_doubt(explanation)
-    return Span("The model says "), *_scored(top), Span(f". It is not sure: {doubt}." if doubt else ".")
+    says = "says" if explanation.target.place is None else f"gives the pixel {describe_place(explanation)} the class"
+    return Span(f"The model {says} "), *_scored(top), Span(f". It is not sure: {doubt}." if doubt else ".")
 
 
 def answer(explanation: ExplanationRecord) -> tuple[Span, ...]:
@@ -75,7 +87,7 @@ def answer(explanation: ExplanationRecord) -> tuple[Span, ...]:
     if first.pixels < last.pixels and first.checks.sufficient:
         spans += [Span(" "), *_tell(first, explanation, is_inside=True)]
     elif last.certificate is None and depends_on_fill(last):
-        spans.append(Span(f" This set depends on the fill: it {_count_kept(last.checks.transfer)}."))
+        spans.append(Span(f" This set depends on the fill: it {_count_kept(last, explanation)}."))
     if explanation.others:
         count = len(explanation.others)
         spans.append(Span(f" {format_count(count, 'further set')} {'is' if count == 1 else 'are'} enough as well."))
@@ -87,18 +99,22 @@ def _tell(level: Level, explanation: ExplanationRecord, *, is_inside: bool = Fal
     unit, share, keeps = unit_name(level), format_share(level.size), _words_of(explanation).keeps
     if level.certificate is not None:
         shown = f" (shown on {level.certificate.kept:,} of {level.certificate.asked:,} fresh ones)."
-        start = Span(f"{share} of the {unit}s are enough: they ")
-        return [start, *keeps, Span(f" on {describe_share(level.certificate)}{shown}")]
+        start, target = Span(f"{share} of the {unit}s are enough: they "), explanation.target
+        least = "" if target.segment is None else f" (IoU at least {target.threshold:g})"
+        return [start, *keeps, Span(f"{least} on {describe_share(level.certificate)}{shown}")]
     core = ", the core," if level.name == "core" else ""
     spans = [Span(f"Among them, {share} of all {unit}s{core} " if is_inside else f"{share} of the {unit}s{core} ")]
     alone, whole = format_confidence(level.checks.confidence), format_confidence(explanation.confidence)
-    noun, of = ("score" if explanation.target.box is not None else "confidence"), f"{alone} of {whole}" if whole else alone
-    if level.share > 0 and is_plain(explanation):
+    noun = name_score(explanation)
+    of = f"{alone} of {whole}" if whole else alone
+    kept_share = level.share if explanation.target.segment is None else 0.0  # of a segment, the IoU says it all
+    if kept_share > 0 and (is_plain(explanation) or keeps_share(explanation)):
         spans.append(Span("keep "))
     else:
-        spans += [*keeps, *([Span(" and ")] if level.share > 0 else [])]
-    if level.share > 0:
-        kept = f"the {noun}" if core else f"{format_share(level.share)} of the {noun}"
+        spans += [*keeps, *([Span(" and ")] if kept_share > 0 else [])]
+    if kept_share > 0:
+        is_all = core and (keeps_share(explanation) or not similar_to(explanation))
+        kept = f"the {noun}" if is_all else f"{format_share(level.share)} of the {noun}"
         spans.append(Span(kept + (f" ({of})" if alone else "")))
     elif alone:
         spans.append(Span(f" ({noun} {alone})"))
@@ -119,7 +135,7 @@ def describe_masked(explanation: ExplanationRecord) -> str:
 def describe_doubt(explanation: ExplanationRecord) -> str:
     """That the model itself is not sure of the label it was asked about; empty where it is, or where nobody knows."""
     top = _top_label(explanation)
-    if top is None or not is_plain(explanation) or explanation.target.box is not None:
+    if top is None or not is_plain(explanation) or explanation.target.noun != "label":
         return ""
     low = ["its confidence is below one half"] if top.confidence < UNSURE else []
     rival = close_rival(explanation)
@@ -138,7 +154,13 @@ def question(explanation: ExplanationRecord) -> tuple[Span, ...]:
     """What was asked, as a short title: Why bus (0.97)? Why cougar (0.81) rather than lion?"""
     target, label = explanation.target, _scored(_own_label(explanation))
     if target.box is not None:
-        return Span("Why "), *label, Span(f" {describe_box(explanation)}?")
+        return Span("Why "), *label, Span(f" {describe_place(explanation)}?")
+    if target.segment is not None:
+        return Span("Why the segment "), Span(explanation.label, True), Span("?")
+    if target.place is not None and target.against is None and target.top == 1:
+        return Span(f"Why is the pixel {describe_place(explanation)} "), *label, Span("?")
+    if other := similar_to(explanation):
+        return Span("Why similar to "), *_scored(replace(_own_label(explanation), label=other)), Span("?")
     if target.against is not None:
         return Span("Why "), *label, Span(" rather than "), Span(_rival(explanation), True), Span("?")
     if target.top > 1:
@@ -206,9 +228,15 @@ def _words_of(explanation: ExplanationRecord) -> _TargetWords:
         score = max(target.threshold or 0.0, target.floor)
         rule = f"a box of {label} that overlaps this one (IoU at least {OVERLAP:g}) is still found"
         return _TargetWords("the box", (Span("keep this box"),), f"{rule}, with a score of at least {score:.2g}")
+    if target.segment is not None:
+        least = f"IoU at least {max(target.threshold or 0.0, target.floor):.2g}"
+        return _TargetWords("the segment", (Span("keep this segment"),), f"{label} still has this segment ({least})")
     floor = f", with a confidence of at least {_format_floor(explanation)}" if target.floor > 0 else ""
+    if other := similar_to(explanation):
+        subject, rule = describe_similarity(explanation)
+        return _TargetWords(subject, (Span(f"keep {subject} to "), Span(other, True)), rule)
     if target.threshold is not None:
-        least = f"a probability of at least {target.threshold:.3g}"
+        least = f"a confidence of at least {target.threshold:.3g}"
         return _TargetWords("the label", (Span("keep "), *own, Span(f" at {least}")), f"{label} has {least}{floor}")
     if top is not None and top.label_id != explanation.label_id:  # the headline has not told its confidence yet
         own = _scored(_own_label(explanation))
@@ -220,6 +248,9 @@ def _words_of(explanation: ExplanationRecord) -> _TargetWords:
         place = f"among the top {target.top} labels"
         keeps = Span("keep "), *own, Span(f" {place}")
         return _TargetWords(f"the place of {label} {place}", keeps, f"{label} stays {place}{floor}")
+    if target.place is not None:
+        rule = f"{label} stays the class of the pixel {describe_place(explanation)}{floor}"
+        return _TargetWords("the class", (Span("keep this class"),), rule)
     return _TargetWords("the label", (Span("keep "), Span(label, True)), f"{label} stays the top label{floor}")
 
 
@@ -233,11 +264,14 @@ def _kept(level: Level, explanation: ExplanationRecord) -> list[str]:
     subject = _words_of(explanation).subject
     if explanation.target.floor <= 0 or level.share <= 0 or level.certificate is not None:
         return [subject]
-    return [subject, f"{format_share(level.share)} of its confidence"]
+    own = f"{format_share(level.share)} of {name_score(explanation, possessive=True)}"
+    return [own] if keeps_share(explanation) else [subject, own]
 
 
-def describe_box(explanation: ExplanationRecord) -> str:
-    """Where the explained box of a detector is, see `describe_corners`; empty for a classifier."""
+def describe_place(explanation: ExplanationRecord) -> str:
+    """Where the explained box of a detector is, see `describe_corners`, or the explained pixel; empty for a classifier."""
+    if explanation.target.place is not None:
+        return f"({str(explanation.origin.request.at).replace(',', ', ')})"
     return "" if (box := explanation.target.box) is None else describe_corners(explanation.frame.box_to_original(box))
 
 
@@ -263,14 +297,14 @@ def describe_purpose(level: Level, explanation: ExplanationRecord) -> str:
     subject = _words_of(explanation).subject
     if level.certificate is not None:
         return f"{subject} on {describe_share(level.certificate)}"
-    kept = f"{format_share(level.share)} of the confidence" if level.share > 0 else subject
+    kept = f"{format_share(level.share)} of the {name_score(explanation)}" if level.share > 0 else subject
     return f"{kept}, with everything else {describe_masked(explanation)}"
 
 
-def describe_level(level: Level) -> str:
-    """A set on one line: its size, and the confidence that it keeps alone."""
+def describe_level(level: Level, noun: str = "confidence") -> str:
+    """A set on one line: its size, and the confidence that it keeps alone. noun: what that is called, see `name_score`."""
     alone = format_confidence(level.checks.confidence)
-    return describe_extent(level) + (f", confidence {alone}" if alone else "")
+    return describe_extent(level) + (f", {noun} {alone}" if alone else "")
 
 
 def describe_line(level: Level, explanation: ExplanationRecord) -> str:
@@ -280,10 +314,10 @@ def describe_line(level: Level, explanation: ExplanationRecord) -> str:
     return f"{level.name}: {size} {verb} {describe_purpose(level, explanation)}"
 
 
-def list_claims(found: CheckedSet) -> list[str]:
+def list_claims(found: CheckedSet, noun: str = "confidence") -> list[str]:
     """What was checked of an explanation, in a few words each: confidence 0.83, sufficient, minimal at 4 px."""
     checks = found.checks
-    claims = [f"confidence {alone}"] if (alone := format_confidence(checks.confidence)) else []
+    claims = [f"{noun} {alone}"] if (alone := format_confidence(checks.confidence)) else []
     claims.append("sufficient" if checks.sufficient else "NOT sufficient")
     if checks.transfer is not None:
         claims.append(f"on {checks.transfer.kept:,} of {checks.transfer.asked:,} random backgrounds")
@@ -294,9 +328,9 @@ def list_claims(found: CheckedSet) -> list[str]:
     return claims
 
 
-def describe_set(found: CheckedSet) -> str:
+def describe_set(found: CheckedSet, noun: str = "confidence") -> str:
     """An explanation on one line: its size, its confidence, and what was checked."""
-    return ", ".join([describe_extent(found), *list_claims(found)])
+    return ", ".join([describe_extent(found), *list_claims(found, noun)])
 
 
 def describe_against(explanation: ExplanationRecord, what: str = "masking {}") -> str:
@@ -306,7 +340,7 @@ def describe_against(explanation: ExplanationRecord, what: str = "masking {}") -
         return ""
     size = f"{format_share(float(against.visible.mean()))} of the {unit_name(explanation)}s"
     before, after = format_confidence(explanation.confidence), format_confidence(against.confidence)
-    return f"{what.format(size)} raises the confidence from {before} to {after}"
+    return f"{what.format(size)} raises the {name_score(explanation)} from {before} to {after}"
 
 
 def list_zones(explanation: ExplanationRecord) -> list[tuple[Zone, str, str]]:
@@ -314,12 +348,13 @@ def list_zones(explanation: ExplanationRecord) -> list[tuple[Zone, str, str]]:
     if explanation.zones is None:
         return []
     lost = f"{_words_of(explanation).subject} holds on random backgrounds"
+    noun = name_score(explanation)
     meanings = {
-        Zone.CORE: ("core", "keeps most of the confidence alone"),
+        Zone.CORE: ("core", f"keeps most of the {noun} alone"),
         Zone.ENOUGH: ("rest of enough", f"with it, {lost}"),
         Zone.BACKUP: ("backup", "takes over where the core is masked"),
         Zone.CONTEXT: ("context", "adds little"),
-        Zone.AGAINST: ("against", "lowers the confidence a little where it is shown"),
+        Zone.AGAINST: ("lowers it", f"the {noun} is higher without it"),
     }
     present = {int(zone) for zone in np.unique(explanation.zones)}
     return [(zone, *meaning) for zone, meaning in meanings.items() if zone in present]
@@ -336,8 +371,9 @@ def depends_on_fill(found: CheckedSet) -> bool:
     return transfer is not None and transfer.share < FRAGILE
 
 
-def _count_kept(transfer: Transfer | None) -> str:
-    return "" if transfer is None else f"keeps the label on {transfer.kept:,} of {transfer.asked:,} random backgrounds"
+def _count_kept(level: Level, explanation: ExplanationRecord) -> str:
+    transfer, subject = level.checks.transfer, _words_of(explanation).subject
+    return "" if transfer is None else f"keeps {subject} on {transfer.kept:,} of {transfer.asked:,} random backgrounds"
 
 
 def describe_checks(explanation: ExplanationRecord, level: Level | None = None) -> list[Check]:
@@ -356,28 +392,28 @@ def describe_checks(explanation: ExplanationRecord, level: Level | None = None) 
         necessary = Check("necessary", None, "no", f"{masked}, {stays}: other regions are enough too")
     return [
         Check("sufficient", checks.sufficient, "yes" if checks.sufficient else "no", sufficient),
-        *_describe_transfer(level),
+        *_describe_transfer(level, _words_of(explanation).subject),
         _describe_minimality(level, explanation),
         necessary,
     ]
 
 
-def _describe_transfer(level: Level) -> list[Check]:
+def _describe_transfer(level: Level, subject: str) -> list[Check]:
     """How far a set holds: on how many fresh random backgrounds it keeps the label, and what that shows of all of them."""
     transfer, certificate = level.checks.transfer, level.certificate
     if certificate is not None:
         count, sure = f"{certificate.kept:,} of {certificate.asked:,}", f"sure at {100 * certificate.confidence:g} %"
         if certificate.holds:
-            text = f"keeps the label on {count} fresh ones, so on {describe_share(certificate)} ({sure})"
+            text = f"keeps {subject} on {count} fresh ones, so on {describe_share(certificate)} ({sure})"
             return [Check("random backgrounds", True, "yes", text)]
         shown = math.floor(1000 * certificate.bound) / 10  # never rounded up
-        text = f"keeps the label on {count} fresh ones, so on at least {shown:g} % of all ({sure}): fewer than asked for"
+        text = f"keeps {subject} on {count} fresh ones, so on at least {shown:g} % of all ({sure}): fewer than asked for"
         return [Check("random backgrounds", False, "not shown", text)]
     if transfer is None or not transfer.asked:
         return []
     low, high = math.floor(100 * transfer.low), math.ceil(100 * transfer.high)
     count = f"{transfer.kept:,} of {transfer.asked:,} fresh ones"
-    text = f"keeps the label on {count}, so on {low} to {high} % of all (sure at 95 %)"
+    text = f"keeps {subject} on {count}, so on {low} to {high} % of all (sure at 95 %)"
     text += ": this set depends on the fill" if depends_on_fill(level) else ""
     return [Check("random backgrounds", None, format_share(transfer.share), text)]
 
@@ -396,7 +432,8 @@ def _describe_minimality(level: Level, explanation: ExplanationRecord) -> Check:
     where = f" on at least one of {format_count(len(level.panel), 'recorded background')}" if level.panel else ""
     meaning = f"every {cell} in it is needed: without it, {loss} is lost{where}"
     if level.panel and level.share > 0:
-        meaning += f", or {format_share(level.share)} of its confidence with everything else {describe_masked(explanation)}"
+        own = f"{format_share(level.share)} of {name_score(explanation, possessive=True)}"
+        meaning += f", or {own} with everything else {describe_masked(explanation)}"
     meaning += f" ({format_count(checks.cells, 'removal')} tested)" if checks.cells else ""
     if asked is not None and grain > asked and level.certificate is None:  # larger cells than asked for
         if ended:

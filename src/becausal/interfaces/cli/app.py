@@ -15,7 +15,7 @@ from typing import Annotated, Any, TextIO, final
 import typer
 
 from becausal.core.errors import BecausalError
-from becausal.interfaces.cli import batch, experiments, explain, inspect, report, serve, verify
+from becausal.interfaces.cli import batch, experiments, explain, inspect, report, serve, similar, verify
 from becausal.interfaces.cli.console import complain
 from becausal.interfaces.cli.options import PlainGroup, add_command
 
@@ -32,6 +32,7 @@ _COMMANDS: dict[str, dict[str, Callable[..., int | None]]] = {  # by the heading
         "explain": explain.explain,
         "verify": verify.verify,
         "compare": explain.compare,
+        "similar": similar.similar,
         "serve": serve.serve,
     },
     "Models and methods": {

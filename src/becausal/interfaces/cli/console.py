@@ -101,13 +101,13 @@ def print_facts(console: "Console", facts: "list[tuple[str, str | Text]]") -> No
         console.print(line)
 
 
-def print_summary(explanation: "Explanation", folder: Path) -> None:
-    """Print the answer, the checks of each set, the cost, and where the files are."""
+def print_summary(explanation: "Explanation", folder: Path, *, is_only: bool) -> None:
+    """Print the answer, the checks of each set, the cost, and where the files are; of the only image, what else to ask."""
     from becausal.render.wording import headline
 
     console = open_console()
     print_spans(console, f"{one_line(explanation.origin.image)}: ", headline(explanation))
-    print_facts(console, list_facts(explanation, folder))
+    print_facts(console, list_facts(explanation, folder, has_hints=is_only))
     console.print()
 
 
@@ -121,28 +121,34 @@ def print_spans(console: "Console", start: str, spans: "Iterable[Span]") -> None
     console.print(line)
 
 
-def list_facts(explanation: "Explanation", folder: Path) -> "list[tuple[str, str | Text]]":
+def list_facts(explanation: "Explanation", folder: Path, *, has_hints: bool = False) -> "list[tuple[str, str | Text]]":
     """What was checked of each set, what is against, a close rival, the cost, the files, and the notes."""
     from rich.text import Text
 
     from becausal.render import wording
+    from becausal.render.hints import list_hints
+    from becausal.render.likeness import name_score
     from becausal.render.numbers import format_count
-    from becausal.render.report import format_command
+    from becausal.render.report import format_rival_command
 
     facts: list[tuple[str, str | Text]] = []
+    noun = name_score(explanation)
     for level in reversed(explanation.levels):
-        facts.append(("set 1" if explanation.others else level.name, wording.describe_level(level)))
+        facts.append(("set 1" if explanation.others else level.name, wording.describe_level(level, noun)))
         checks = wording.describe_checks(explanation, level)
         width = max(len(check.answer) for check in checks)
         for check in checks:
             line = Text(f"{check.answer:<{width}}", style=f"not dim {_STYLES[check.holds]}".strip())
             facts.append((f"  {check.name}", line.append(f"  {check.meaning}", style="dim default")))
-    facts += [(f"set {number}", wording.describe_set(found)) for number, found in enumerate(explanation.others, start=2)]
+    others = enumerate(explanation.others, start=2)
+    facts += [(f"set {number}", wording.describe_set(found, noun)) for number, found in others]
     if against := wording.describe_against(explanation):
         facts.append(("against", against))
-    if rival := wording.close_rival(explanation):
-        command = format_command(explanation, target=rival).replace(" \\\n    ", " ")
+    rival, command = wording.close_rival(explanation), format_rival_command(explanation)
+    if rival and command:
+        command = command.replace(" \\\n    ", " ")
         facts.append(("rival", f"to ask about {one_line(rival.label)}: {command}"))
+    facts += list_hints(explanation) if has_hints else []
     spent = [
         format_count(explanation.calls, "call"),
         wording.describe_price(explanation),

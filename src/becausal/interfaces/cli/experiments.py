@@ -109,9 +109,7 @@ def print_run(done: "BenchRun") -> None:
     print_table(tuple(column.name for column in table.columns), rows)
     console.print()
     facts = [("left out", f"{count:,} images: {reason}") for reason, count in done.selection.left_out.items()]
-    print_facts(
-        console, [*facts, *done.missing(), ("files", f"{done.folder}/  (open report.html for the confidence intervals)")]
-    )
+    print_facts(console, [*facts, *done.missing(), ("files", f"{done.folder}/  (open report.html for the intervals)")])
 
 
 Seed = Annotated[int, typer.Option(metavar="S", help="Seed of the first scene. Same seed, same files.")]

@@ -1,6 +1,7 @@
 """`becausal explain`, `demo` and `compare`: explain why a model gives images their labels."""
 
 import os
+from collections.abc import Sequence
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,7 +23,7 @@ from becausal.interfaces.cli.console import (
     print_table,
     write_json,
 )
-from becausal.interfaces.cli.folders import keep_folders, remove_earlier, tell_boxes
+from becausal.interfaces.cli.folders import keep_folders, remove_boxes, remove_earlier
 from becausal.interfaces.cli.progress import watch_searches
 from becausal.models import open_model
 
@@ -71,11 +72,24 @@ def explain(
     check_writable(out)
     if every_box:
         options.check_every_box(request)
-    folders = keep_folders(images, out)
-    entries, status = explain_all(folders, open_model(model, loading), request, every_box=every_box, as_json=as_json)
+    folders, classifier = keep_folders(images, out), open_model(model, loading)
+    if classifier.info.is_costly:
+        most = request.limited(classifier.info).max_calls
+        complain(describe_limit(classifier.info.spec, most, loading.endpoint, len(images)), kind="note")
+    entries, status = explain_all(folders, classifier, request, every_box=every_box, as_json=as_json)
     if as_json:
         write_json(entries)
     return status
+
+
+def describe_limit(spec: str, most: int | None, endpoint: Sequence[str], count: int) -> str:
+    """What it takes at most to explain so many images, where each call costs money or seconds. endpoint: its options."""
+    if most is None:
+        return f"no limit on the calls to {spec}: set one with --max-calls"
+    prices = [float(value) for key, _, value in (pair.partition("=") for pair in endpoint) if key.strip() == "price"]
+    calls = f"{most:,} calls" + (f" for each of {count} images" if count > 1 else "")
+    cost = f", which cost {most * count * prices[-1]:,.2f}" if prices else ""
+    return f"at most {calls} to {spec}{cost}: set another limit with --max-calls"
 
 
 def explain_all(
@@ -141,9 +155,9 @@ def save_result(
         failure: str | None = str(result.error)
     else:
         saved = result.save(folder)
-        tell_boxes(saved)
+        remove_boxes(saved)
         if not as_json:
-            print_summary(result, saved)
+            print_summary(result, saved, is_only=is_only)
         entry, failure = result.summary() | {"folder": str(saved)}, find_failure(result)
     if failure is None:
         return entry

@@ -73,11 +73,10 @@ def list_boxes(folder: Path) -> list[Path]:
     return []
 
 
-def tell_boxes(folder: Path) -> None:
-    """Say that there are boxes of an earlier run beside the explanation of one."""
-    if boxes := list_boxes(folder):
-        named = f"{boxes[0].name} to {boxes[-1].name}" if len(boxes) > 1 else boxes[0].name
-        complain(f"{folder} also holds {named}, from an earlier run with --all", kind="note")
+def remove_boxes(folder: Path) -> None:
+    """Remove what an earlier run with --all left beside the explanation of an image or of one of its boxes, and say so."""
+    if removed := [own.name for own in list_boxes(folder) if _remove_explanation(own)]:
+        complain(f"{folder}: removed {', '.join(removed)} of an earlier run with --all", kind="note")
 
 
 def remove_earlier(folder: Path, boxes: Collection[int]) -> None:

@@ -31,6 +31,8 @@ _OUTPUTS = {
     "multilabel": "independent probabilities, several labels at once",
     "labels": "labels only, no scores",
     "boxes": "boxes of an object detector",
+    "similarity": "similarity to another image, or to a text",
+    "segments": "a class for every pixel; listed are their shares of the image",
 }
 
 
@@ -140,9 +142,12 @@ def list_facts(info: "ModelInfo") -> "list[tuple[str, Any]]":
         ("labels", format_count(len(info.labels), "name") if info.labels else "no names, numbers only"),
         ("sha256", info.sha256 or "no file"),
     ]
-    whats = {"boxes": "a box is found", "multilabel": "a label is present"}
+    whats = {
+        "boxes": "a box counts as found if its score", "multilabel": "a label counts as present if its confidence",
+        "segments": "a segment counts as found again if its IoU",
+    }  # fmt: skip
     if (what := whats.get(info.output)) is not None:
-        facts.insert(6, ("threshold", f"{what} from a score of {info.threshold:g} on"))
+        facts.insert(6, ("threshold", f"{what} is at least {info.threshold:g}"))
     return facts + [("note", note) for note in info.notes]
 
 
@@ -158,7 +163,7 @@ def describe(info: "ModelInfo") -> dict[str, Any]:
         "grid": list(info.geometry.grid) if info.geometry else None,
         "normalisation": info.normalisation,
         "output": info.output,
-        "threshold": info.threshold if info.output in ("boxes", "multilabel") else None,
+        "threshold": info.threshold if info.output in ("boxes", "multilabel", "segments") else None,
         "labels": len(info.labels) if info.labels else 0,
         "sha256": info.sha256,
         "notes": list(info.notes),
@@ -174,7 +179,7 @@ def models(as_json: options.AsJson = False) -> None:
     - `becausal explain photo.jpg --model torch:net.py:build`
     """
     from becausal.models import KINDS
-    from becausal.models.endpoint.options import EndpointOptions
+    from becausal.models.endpoint.options import OWN, EndpointOptions
 
     if as_json:
         fields = [(name, kind.form, kind.extra, kind.description) for name, kind in KINDS.items()]
@@ -186,8 +191,11 @@ def models(as_json: options.AsJson = False) -> None:
         for kind in KINDS.values()
     ]
     print_table(("spec", "description", "needs"), rows)
-    keys = ", ".join(f"{option.name}={option.metavar}" for option in list_options(EndpointOptions))
-    open_console().print(f"\nOptions of oip: models, each as --endpoint KEY=VALUE: {keys}")
+    known = {option.name: f"{option.name}={option.metavar}" for option in list_options(EndpointOptions)}
+    own = {kind: ", ".join(known.pop(name) for name in names) for kind, names in OWN.items()}
+    only = "; ".join(f"of {kind}: only {keys}" for kind, keys in own.items())
+    shared = ", ".join(known.values())
+    open_console().print(f"\nOptions of oip: and chat: models, each as --endpoint KEY=VALUE: {shared}; {only}")
 
 
 def methods(

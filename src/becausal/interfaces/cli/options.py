@@ -31,7 +31,7 @@ DEFAULT_OUT = Path("becausal-out")
 OWN, MODEL, TARGET, SEARCH, FURTHER = "Options", "Model", "What to explain", "How to search", "Further options"
 #: By heading, the fields of `Request` and `Loading` that most people need; all others are at the end of the help.
 _COMMON = {
-    TARGET: ("target", "box", "confidence", "smallest", "fills", "holds"),
+    TARGET: ("target", "box", "at", "confidence", "smallest", "fills", "holds"),
     SEARCH: ("method", "options", "grain", "seed", "max_calls"),
     MODEL: ("labels", "preprocess", "resize", "returns", "device"),
 }
@@ -170,13 +170,15 @@ def _build_request(record: type[Request], given: dict[str, Any]) -> Request:
 # What the commands use as types of their parameters.
 LoadingOptions = Annotated[Loading, group_of(Loading)]
 RequestOptions = Annotated[Request, group_of(Request)]
+SimilarLoading = Annotated[Loading, group_of(Loading, without=("labels", "returns", "threshold", "text", "ask", "like"))]
+SimilarRequest = Annotated[Request, group_of(Request, without=("target", "against", "box", "at", "top"))]
 ComparisonRequest = Annotated[Request, group_of(Request, without=("method", "options", "several"))]
 _BENCH_CONFIDENCE = (
     "Keep the label and this share of its confidence, e.g. 0.7. Default: the smallest set that keeps the label, as in the "
     "paper (--smallest)."
 )
 BenchRequest = Annotated[
-    Request, group_of(Request, without=("method", "options", "box"), helps={"confidence": _BENCH_CONFIDENCE})
+    Request, group_of(Request, without=("method", "options", "box", "at"), helps={"confidence": _BENCH_CONFIDENCE})
 ]
 
 

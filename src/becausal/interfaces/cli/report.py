@@ -76,7 +76,7 @@ def report(*, run: RunFolder, page: Annotated[PageOptions, options.group_of(Page
             if row["state"] != "done":
                 raise OutputError(f"{row['image']} is {row['state']}: {row['error'] or 'not explained yet'}")
             explanation = opened.load(row["id"])
-            print_summary(explanation, explanation.save(opened.own_folder_of(row["id"])))
+            print_summary(explanation, explanation.save(opened.own_folder_of(row["id"])), is_only=False)
             return
         path = page.out or path_inside(run, "report.html")
         overview = Overview(opened, thumbs=page.thumbs, below=page.below)

@@ -1,5 +1,6 @@
 """`becausal verify`: check every claim of a saved explanation again."""
 
+import os
 import tomllib
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -113,9 +114,15 @@ def load_again(origin: "Origin", model: str | None, loading: Loading, *, trust: 
     labels = None if isinstance(recorded.labels, str) and not trust else recorded.labels  # a file that is read
     recorded = replace(recorded, endpoint=endpoint, labels=labels)
     given = loading.over(recorded)
+    if loading.like is None and recorded.like is not None and not trust:
+        check_like(origin)
     if model is not None:
         file = model_file(model)  # the explained one may be at another place now
         is_same = model == origin.model or (file is not None and hash_file(file) == (origin.model_sha256 or ""))
+        kind, _, folder = model.rpartition(":")
+        is_same |= os.path.isdir(folder) and f"{kind}:{os.path.abspath(folder)}" == origin.model
+        if not is_same and model.startswith("embed:"):  # what was asked, whatever the network
+            loading = replace(loading, like=given.like, threshold=given.threshold)
         return open_model(model, given if is_same else loading, uncached=True)
     if not trust:
         check_model(origin)
@@ -134,17 +141,27 @@ def load_again(origin: "Origin", model: str | None, loading: Loading, *, trust: 
         raise ModelError(f"the explained model cannot be loaded, give one with --model: {error}") from error
 
 
+def check_like(origin: "Origin") -> None:
+    """Raise ModelError unless the image that was compared with is the recorded file: no other one is read."""
+    from becausal.api.origins import hash_file, is_remote
+
+    path, file = str(origin.loading["like"]), origin.files.get("like", {})
+    if path != file.get("path") or is_remote(path) or hash_file(path) != file.get("sha256"):
+        raise ModelError(
+            f"{one_line(path, 200)}, which the explained image was compared with, is gone or is not the recorded file: say "
+            "where it is with --like"
+        )
+
+
 def check_model(origin: "Origin") -> None:
     """Raise ModelError unless the model of a record is harmless: bundled, or an ONNX file with the recorded hash."""
-    from becausal.api.origins import hash_file, is_remote, model_file
+    from becausal.api.origins import hash_file, is_remote, model_file, split_spec
     from becausal.models.bundled import VARIANTS
 
     spec = origin.model
-    kind, colon, target = spec.partition(":")
+    kind, colon, target = split_spec(spec)[1].partition(":")  # a detector is as harmless as a classifier of the same kind
     if kind == "bundled" and target in VARIANTS and bool(target) == bool(colon):
         return
-    if kind == "detect":  # a detector is as harmless as a classifier of the same kind
-        kind = target.partition(":")[0]
     shown = one_line(spec, 200)
     if kind not in KINDS and not spec.lower().endswith(".onnx"):
         raise ModelError(f"the explained model, {shown}, was not loaded from a file: give it with --model")
@@ -180,10 +197,10 @@ def print_claims(explanation: "Explanation", found: "Verification") -> None:
     """Print the claims as a table, what was recomputed, what was not checked, and the result."""
     from rich.text import Text
 
-    from becausal.render.wording import describe_box
+    from becausal.render.wording import describe_place
 
     console = open_console()
-    what = f"{one_line(explanation.label)} {describe_box(explanation)}".rstrip()
+    what = f"{one_line(explanation.label)} {describe_place(explanation)}".rstrip()
     console.print(Text(f"{what}, {one_line(explanation.origin.image)}", style="bold"))
     rows = [(claim.name, claim.stated, claim.found, "yes" if claim.holds else "NO") for claim in found]
     print_table(("claim", "stated", "found", "holds"), rows)

@@ -65,7 +65,7 @@ MAX_RANK = 20  # of the labels and boxes that can be explained
 #: Fields of `Request` that `make_request` sets from controls made for them, and those that the page does not offer.
 #: Any other field has a plain control of its own name, so that a new option is on the page without an edit here.
 SET_BY_CONTROLS = {"method", "fills", "target", "box", "top", "smallest", "confidence", "grain", "several", "max_calls"}
-NOT_OFFERED = {"against", "holds", "backgrounds", "contrast", "options", "seed", "seeds"}
+NOT_OFFERED = {"against", "at", "holds", "backgrounds", "contrast", "options", "seed", "seeds"}
 
 #: Label and seed of scenes whose object is partly covered and that the bundled classifier gets right.
 EXAMPLES = {
@@ -279,7 +279,8 @@ def make_request(values: Mapping[str, str], classifier: Classifier, upload: Uplo
     several = _read_number(values, "several", 1, MAX_EXPLANATIONS) or 1
     several = several if method == "causal" else 1
     rank = _read_number(values, "rank", 1, MAX_RANK) or 1
-    label = _read_number(values, "label", 0, 2**31) if rank > 1 else None
+    is_needed = rank > 1 or classifier.info.output == "segments"  # which has no label of the whole image
+    label = _read_number(values, "label", 0, 2**31) if is_needed else None
     geometry = classifier.info.geometry
     side = max(geometry.grid if geometry is not None else decode_image(upload, limits).grid)
     given = {name: values[name] for name in plain_controls() if values.get(name)}
@@ -288,7 +289,7 @@ def make_request(values: Mapping[str, str], classifier: Classifier, upload: Uplo
         fills=(_choose(values, "fill", AUTO, (AUTO, *available_fills())),),
         target=None if is_detector else label,
         box=label if is_detector else None,
-        top=1 if label is None or classifier.info.output in ("multilabel", "boxes") else rank,
+        top=1 if label is None or classifier.info.output in ("multilabel", "boxes", "segments") else rank,
         smallest=ask == "smallest",
         confidence=_read_share(values) if ask == "share" else None,
         grain="default" if cells is None else max(1, side // cells),

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ from becausal.core.contracts import Classifier, Pixels, Visible
 from becausal.core.errors import AnswerError, InputError, MissingExtraError, NetworkError
 from becausal.core.explanation import Comparison
 from becausal.core.metrics import prefix, ranking
+from becausal.core.segments import measure_classes
 from becausal.engine.engine import Engine
 from becausal.images.backgrounds import RandomBackgrounds
 from becausal.images.loading import InputImage, make_view
@@ -37,6 +39,8 @@ ARRAYS = "arrays.npz"  # the file that is made without drawing
 SLIDER_STEPS = 40
 MOST_LABELS = 5  # that can be chosen on the page
 MOST_BOXES = 20  # the same of a detector
+#: What is said of a set that does not keep what was asked for, where it is not one label among others.
+_LOST = {"boxes": "box not found", "segments": "segment not found", "similarity": "not alike"}
 PREVIEW_SCALE = 2.5  # of the numbers of boxes, since the image is shown small
 PREVIEW_SIDE = 720  # pixels of the longest side of the preview
 _drawing = threading.Lock()  # matplotlib is not made for several threads
@@ -218,10 +222,13 @@ def predict_image(image: InputImage, classifier: Classifier) -> tuple[TopLabels,
         return tuple((one.number, f"{one.number}: {one.label}", one.score) for one in boxes), data_uri(drawn)
     preview = array_uri(image.pixels, "PNG" if max(image.grid) <= PREVIEW_SIDE else "JPEG", PREVIEW_SIDE)
     view = view_pixels(image, classifier)
-    scores = Engine(classifier).evaluate(view, view, np.ones((1, *view.shape[:-1]), bool))[0]
+    answer: NDArray[Any] = Engine(classifier).evaluate(view, view, np.ones((1, *view.shape[:-1]), bool))
+    scores = (measure_classes(answer) if answer.ndim == 4 else answer)[0]
     if scores.ndim == 0:  # the model returns labels only
         return ((int(scores), info.name_of(int(scores)), float("nan")),), preview
     order = np.argsort(-scores, kind="stable")[:MOST_LABELS]
+    if answer.ndim == 4:
+        order = order[scores[order] > 0.0]  # the classes that there are
     return tuple((int(i), info.name_of(int(i)), float(scores[i])) for i in order), preview
 
 
@@ -229,12 +236,13 @@ def predict_masked(
     explanation: Explanation, classifier: Classifier, visible: Visible, background: Pixels, floor: float
 ) -> list[Prediction]:
     """The predictions for (n, *grid) masks on a background; floor: the confidence that the target needs to hold."""
-    scores = Engine(classifier).evaluate(explanation.view, background, visible)
     target = replace(explanation.target, floor=floor)
+    scores = Engine(classifier).evaluate(explanation.view, background, visible, target.read)
     judged = target.judge(scores)
-    if target.box is not None:
+    lost = _LOST.get(classifier.info.output)
+    if lost is not None and target.place is None:  # of a pixel, the label that it has instead
         return [
-            Prediction(explanation.label if holds else "box not found", float(score), float(score), bool(holds))
+            Prediction(explanation.label if holds else lost, float(score), float(score), bool(holds))
             for score, holds in zip(judged.confidence, judged.holds, strict=True)
         ]
     labels = scores.argmax(axis=1) if scores.ndim == 2 else scores

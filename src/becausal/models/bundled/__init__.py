@@ -6,7 +6,7 @@ from typing import Any
 
 from becausal.core.contracts import Classifier
 from becausal.core.errors import ModelError
-from becausal.models import onnx_file
+from becausal.models import onnx_file, text
 from becausal.models.array_model import ArrayClassifier
 from becausal.models.labels import read_labels
 from becausal.models.loading import ModelSettings
@@ -15,37 +15,54 @@ from becausal.models.preprocess import PRESETS
 
 @dataclass(frozen=True)
 class BundledVariant:
-    """One of the bundled models: its ONNX file, and what `info` says about it."""
+    """One of the bundled models: its ONNX file, and what `info` says about it.
+
+    torch_loader: the function of `network` that loads it as a torch module, only of classifiers of the scenes. texts: the
+    file of the text encoder beside that of the images.
+    """
 
     file: str
-    torch_loader: str | None  # the function of `network` that loads it as a torch module; None for the object detector
+    torch_loader: str | None = None
     notes: tuple[str, ...] = ()
+    texts: str | None = None
 
 
 #: By what comes after "bundled:", empty for the default.
 VARIANTS: dict[str, BundledVariant] = {
     "": BundledVariant("scenes.onnx", "load_network"),
     "vit": BundledVariant("vit.onnx", "load_vit", ("the model is the bundled vision transformer",)),
-    "detector": BundledVariant("detector.onnx", None),
+    "detector": BundledVariant("detector.onnx"),
+    "clip": BundledVariant("clip_image.onnx", texts="clip_text.onnx"),
+    "segmenter": BundledVariant("segmenter.onnx"),
 }
 
 
 def load(target: str, settings: ModelSettings) -> Classifier:
-    """A bundled classifier or detector; `target` names the variant, empty for the default. Raises ModelError for others."""
+    """A bundled model; `target` names the variant, empty for the default. Raises ModelError for others."""
     specs = {name: f"bundled:{name}" if name else "bundled" for name in VARIANTS}
     if target not in specs:
         raise ModelError(f"there is no bundled model {target!r}: write {' or '.join(specs.values())}")
-    variant, spec = VARIANTS[target], specs[target]
+    variant, spec = VARIANTS[target], settings.name_kind(specs[target])
     folder = files("becausal.models.bundled")
-    model, names = folder / variant.file, folder / "labels.txt"
-    if not model.is_file() or not names.is_file():
+    model, names, texts = folder / variant.file, folder / "labels.txt", folder / (variant.texts or variant.file)
+    if not (model.is_file() and names.is_file() and texts.is_file()):
         raise ModelError(f"the model {spec} is missing from this installation: reinstall becausal")
-    detects = variant.torch_loader is None
-    with as_file(model) as model_path, as_file(names) as names_path:
-        own = ModelSettings(normalisation=PRESETS["tf"], labels=read_labels(names_path), notes=variant.notes)
-        if detects:  # its threshold is in the file, and the last label is "nothing", which has no box
-            own = replace(own, resize="squash", labels=(own.labels or ())[:-1])
-        classifier = onnx_file.load(str(model_path), replace(settings.over(own), detects=detects), spec=spec)
+    own = ModelSettings(normalisation=PRESETS["tf"], notes=variant.notes)
+    with as_file(model) as model_path, as_file(names) as names_path, as_file(texts) as texts_path:
+        match target:
+            case "clip" if not settings.question:
+                text.find_prompts(settings)
+                tower = onnx_file.load(str(model_path), text.as_tower(settings).over(own), spec=spec)
+                encoder, scale = text.load_words(texts_path, settings)
+                return text.ask(tower, encoder, settings, scale=scale)
+            case "detector":  # its threshold is in the file, and the last label is "nothing", which has no box
+                own = replace(own, resize="squash", labels=read_labels(names_path)[:-1])
+                settings = replace(settings, question="detect")
+            case "segmenter":
+                own = replace(own, labels=("background", *read_labels(names_path)[:-1], "occluder"))
+            case "" | "vit":
+                own = replace(own, labels=read_labels(names_path))
+        classifier = onnx_file.load(str(model_path), settings.over(own), spec=spec)
     # For methods that need gradients: the same network as a torch module, which has no other normalisation
     loader, is_usual = variant.torch_loader, classifier.info.normalisation == str(PRESETS["tf"])
     if loader is not None and is_usual and isinstance(classifier, ArrayClassifier):

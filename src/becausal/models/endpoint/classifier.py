@@ -20,7 +20,14 @@ from becausal.models.array_model import ArrayClassifier, Composer
 from becausal.models.box_layouts import Outputs, choose_reader, has_boxes
 from becausal.models.boxes import choose_names, choose_threshold, plan_boxes, refuse_batches
 from becausal.models.endpoint.caller import Caller, ServerMetadata, pick_score_output, read_json, read_metadata
-from becausal.models.endpoint.options import Address, EndpointOptions, make_headers, parse_address, parse_endpoint
+from becausal.models.endpoint.options import (
+    Address,
+    EndpointOptions,
+    describe_exposure,
+    make_headers,
+    parse_address,
+    parse_endpoint,
+)
 from becausal.models.endpoint.transport import Transport, describe_status
 from becausal.models.loading import ModelSettings, Preprocessing
 from becausal.models.outputs import OutputClues, TensorInfo, make_decoder, make_probe_images, name_classes
@@ -95,10 +102,6 @@ def load(target: str, settings: ModelSettings) -> ArrayClassifier:
     ready = transport.request("GET", f"{address.model}/ready")
     if ready.status not in (200, 404, 405):  # not every server has this page
         raise ModelError(f"{address.url} is not ready: {describe_status(ready)}")
-    notes: tuple[str, ...] = ()
-    is_local = address.host in ("localhost", "::1") or address.host.startswith("127.")
-    if address.scheme == "http" and headers and not is_local:
-        notes = ("headers and credentials are sent over plain http, which others can read: use https",)
     known = metadata.inputs
     if not known and options.shape is None:
         raise ModelError(
@@ -113,7 +116,7 @@ def load(target: str, settings: ModelSettings) -> ArrayClassifier:
         device=address.location,
         inputs=str(tensor),
         outputs="; ".join(str(tensor) for tensor in metadata.outputs),
-        notes=notes,
+        notes=describe_exposure(address, headers),
     )
     endpoint = _Endpoint(address, options, transport, metadata, image_input, info)
     return _load_boxes(endpoint, settings) if settings.detects else _load_scores(endpoint, settings)

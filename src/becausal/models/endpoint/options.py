@@ -1,4 +1,4 @@
-"""The address of an `oip:URL` model, and its `--endpoint key=value` options.
+"""The address of an `oip:URL` or `chat:URL` model, and its `--endpoint key=value` options.
 
 Secrets are left out of everything that is saved: user and password are removed from the address, and a header is
 recorded only if its value is the name of an environment variable.
@@ -18,12 +18,19 @@ from becausal.core.options import Option, option
 from becausal.models.array_model import Layout
 
 Binary = Literal["auto", "yes", "no"]
+Logprobs = Literal["auto", "no"]
 
-_PATH = re.compile(r"(?P<server>.*/v2)/models/(?P<name>[^/\s]+)(?:/versions/(?P<version>[^/\s]+))?(?:/infer)?/?")
+_PATHS = {
+    "oip": re.compile(r"(?P<server>.*/v2)(?P<model>/models/[^/\s]+(?:/versions/[^/\s]+)?)(?:/infer)?/?"),
+    "chat": re.compile(r"(?P<server>/\S*?[^/\s])(?P<model>)(?:/chat/completions)?/?"),
+}
 _HEADER = re.compile(r"(?P<name>[!#$%&'*+.^`|~\w-]+)\s*:\s*(?P<value>[ -~]*)", re.ASCII)
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _RECORDED_HEADER = re.compile(r"[!#$%&'*+.^`|~\w-]+\s*:\s*(?:\w+ )?\$\{\w+\}\s*", re.ASCII)
-_FORM = "oip:http://HOST:PORT/v2/models/NAME, or …/NAME/versions/VERSION"
+_FORMS = {
+    "oip": "oip:http://HOST:PORT/v2/models/NAME, or …/NAME/versions/VERSION",
+    "chat": "chat:http://HOST:PORT/v1",
+}
 
 
 @dataclass(frozen=True)
@@ -33,8 +40,8 @@ class Address:
     scheme: str  # http or https
     host: str
     port: int | None
-    server: str  # the path that ends in /v2
-    model: str  # and the path of the model, which begins with it
+    server: str  # the path that ends in /v2 (oip:), mostly in /v1 (chat:)
+    model: str  # and the path of the model, which begins with it; of chat: models the same
     login: str | None = field(default=None, repr=False)  # user:password, never shown
 
     @property
@@ -51,7 +58,7 @@ class Address:
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointOptions:
-    """How a server is called. From `input` on: for what the server's metadata do not state."""
+    """How a server is called. `OWN` are the options that only one kind of server has."""
 
     header: tuple[str, ...] = field(
         default=(),
@@ -67,6 +74,9 @@ class EndpointOptions:
     price: float | None = option(None, "Of one image, in any currency.", metavar="N (per image)")
     cache: Path | None | Literal["default"] = option("default", "Folder of the answer cache.", metavar="DIR|none")
     cache_mb: int = option(512, "Its largest size.", metavar="N")
+    model: str | None = option(None, "Name of the model; default: the first that the server lists.", metavar="NAME")
+    parallel: int = option(4, "Most requests at a time.", metavar="N")
+    logprobs: Logprobs = option("auto", "Whether log-probabilities are used as scores; auto: if they can be.", metavar="no")
     binary: Binary = option("auto", "Whether tensors are sent as bytes; auto: if the server supports it.", metavar="yes|no")
     input: str | None = option(None, "Name of the input.", metavar="NAME")
     output: str | None = option(None, "Name of the output.", metavar="NAME")
@@ -75,27 +85,29 @@ class EndpointOptions:
     layout: Layout | None = option(None, "Of the input.", metavar="nchw|nhwc")
 
 
-KEYS = tuple(item.name for item in fields(EndpointOptions))
+OWN = {
+    "oip": ("binary", "input", "output", "shape", "datatype", "layout"),
+    "chat": ("model", "parallel", "logprobs"),
+}
 
 
-def parse_address(target: str) -> Address:
-    """The address in `oip:TARGET`. Raises ModelError, which never repeats a password."""
+def parse_address(target: str, kind: str = "oip") -> Address:
+    """The address in `oip:TARGET`, or another kind of them. Raises ModelError, which never repeats a password."""
     shown = re.sub(r"//.*@", "//", target).partition("?")[0]
     try:
         parts = urlsplit(target)
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise ModelError(f"oip:{shown} is not a valid address; expected {_FORM}") from None
-    path = _PATH.fullmatch(parts.path)
+        raise ModelError(f"{kind}:{shown} is not a valid address; expected {_FORMS[kind]}") from None
+    path = _PATHS[kind].fullmatch(parts.path)
     if parts.scheme not in ("http", "https") or not host or path is None:
-        raise ModelError(f"oip:{shown} is not the address of a model; expected {_FORM}")
+        raise ModelError(f"{kind}:{shown} is not the address of a model; expected {_FORMS[kind]}")
     if parts.query or parts.fragment:
         raise ModelError(
-            f"the address oip:{shown} must end with the model: give a key as --endpoint 'header=NAME: ${{VARIABLE}}'"
+            f"the address {kind}:{shown} must end with the model: give a key as --endpoint 'header=NAME: ${{VARIABLE}}'"
         )
     login = None if parts.username is None else f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-    model = f"{path['server']}/models/{path['name']}" + (f"/versions/{path['version']}" if path["version"] else "")
-    server, model = (quote(part, safe="/%:@+~,;=!$&'()*") for part in (path["server"], model))
+    server, model = (quote(part, safe="/%:@+~,;=!$&'()*") for part in (path["server"], path["server"] + path["model"]))
     return Address(parts.scheme, host, port, server, model, login)
 
 
@@ -115,17 +127,21 @@ def as_pairs(endpoint: Mapping[str, Any] | Sequence[str] | None) -> tuple[str, .
     return tuple(pairs)
 
 
-def parse_endpoint(pairs: Sequence[str]) -> EndpointOptions:
-    """The options in `key=value` pairs; the last value of a key counts, headers add up.
+def parse_endpoint(pairs: Sequence[str], kind: str = "oip") -> EndpointOptions:
+    """The options in `key=value` pairs for a kind of server; the last value of a key counts, headers add up.
 
     Raises OptionError for an unknown key or an invalid value; it never repeats a header.
     """
     found: dict[str, Any] = {}
+    others = {key: other for other, own in OWN.items() if other != kind for key in own}
+    keys = [item.name for item in fields(EndpointOptions) if item.name not in others]
     for pair in pairs:
         key, sign, value = _split_pair(pair)
-        if not sign or key not in KEYS:
+        if sign and key in others:
+            raise OptionError(f"the endpoint option {key} is for {others[key]}: models, not for {kind}: remove it")
+        if not sign or key not in keys:
             which = f" {key!r}" if sign and key.isidentifier() else ""  # anything else may be a misplaced secret
-            raise OptionError(f"unknown endpoint option{which}; expected key=value with one of {', '.join(KEYS)}")
+            raise OptionError(f"unknown endpoint option{which}; expected key=value with one of {', '.join(keys)}")
         if key != "header":
             found[key] = _parse_value(key, value)
         elif _HEADER.fullmatch(value) is None:
@@ -164,6 +180,13 @@ def make_headers(address: Address, options: EndpointOptions) -> dict[str, str]:
     return headers
 
 
+def describe_exposure(address: Address, headers: Mapping[str, str]) -> tuple[str, ...]:
+    """That others can read the headers which are sent; empty where they cannot."""
+    is_local = address.host in ("localhost", "::1") or address.host.startswith("127.")
+    is_exposed = address.scheme == "http" and headers and not is_local
+    return ("headers and credentials are sent over plain http, which others can read: use https",) if is_exposed else ()
+
+
 def _split_pair(pair: str) -> tuple[str, str, str]:
     key, sign, value = pair.partition("=")
     return key.strip().replace("-", "_"), sign, value.strip()
@@ -180,7 +203,7 @@ def _parse_value(key: str, value: str) -> Any:
             if not 0.0 < number < 1e9:
                 raise OptionError(f"the endpoint option {key} is a number above 0, not {value!r}")
             return number
-        case "retries" | "cache_mb":
+        case "retries" | "cache_mb" | "parallel":
             smallest = 0 if key == "retries" else 1
             if not (value.isascii() and value.isdecimal()) or int(value) < smallest:
                 raise OptionError(f"the endpoint option {key} is an integer of at least {smallest}, not {value!r}")
@@ -191,11 +214,11 @@ def _parse_value(key: str, value: str) -> Any:
             if 0 in read or len(read) not in (3, 4):
                 raise OptionError(f"the endpoint option {key} is written N,3,224,224 (N: any number), not {value!r}")
             return tuple(read)
-        case "binary" | "layout":
+        case "binary" | "layout" | "logprobs":
             chosen = value.lower()
-            if key == "binary":
+            if key != "layout":
                 chosen = {"none": "no", "true": "yes", "false": "no"}.get(chosen, chosen)
-            choices = get_args(Binary if key == "binary" else Layout)
+            choices = get_args({"binary": Binary, "layout": Layout, "logprobs": Logprobs}[key])
             if chosen not in choices:
                 raise OptionError(f"the endpoint option {key} is one of {', '.join(choices)}, not {value!r}")
             return chosen

@@ -8,6 +8,7 @@ import json
 import random
 import socket
 import ssl
+import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -82,11 +83,30 @@ class _ConnectionTrace:
 
 
 @final
+class Pace:
+    """At most so many requests per second, of all connections that share it; None for any number."""
+
+    def __init__(self, rate: float | None) -> None:
+        self._rate = rate
+        self._next_turn = 0.0
+        self._lock = threading.Lock()
+
+    def book(self, now: float) -> float:
+        """The seconds until the next turn, which is then taken."""
+        if self._rate is None:
+            return 0.0
+        with self._lock:
+            wait = max(0.0, self._next_turn - now)
+            self._next_turn = now + wait + 1 / self._rate
+            return wait
+
+
+@final
 class Transport:
     """One server's connection, opened with the first request and kept alive. Not safe for threads: callers take turns.
 
-    headers: sent with every request; their values are removed from error messages. sleep, clock, rng: replaced in tests.
-    max_bytes: maximum size of a response.
+    headers: sent with every request; their values are removed from error messages. pace: shared with other connections.
+    sleep, clock, rng: replaced in tests. max_bytes: maximum size of a response.
     """
 
     def __init__(
@@ -95,6 +115,7 @@ class Transport:
         options: EndpointOptions,
         headers: Mapping[str, str],
         *,
+        pace: Pace | None = None,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
@@ -107,13 +128,13 @@ class Transport:
         words = {word for value in headers.values() for word in value.split() if len(word) > 3}
         self._secrets = sorted(words - {"Bearer", "Basic"}, key=len, reverse=True)
         self._max_bytes = max_bytes
-        self._next_turn = 0.0
+        self._pace = pace or Pace(options.rate)
         self._has_answered = False
         self._trace = _ConnectionTrace(clock)
         try:
             import httpx
         except ImportError:
-            raise MissingExtraError("httpx", "endpoint", "an oip: model") from None
+            raise MissingExtraError("httpx", "endpoint", "a model on a server") from None
         context = ssl.create_default_context()
         if options.ca is not None:
             try:
@@ -139,12 +160,8 @@ class Transport:
         """
         start, attempt, options = self._clock(), 0, self._options
         while True:
-            if options.rate is not None:
-                now = self._clock()
-                wait = max(0.0, self._next_turn - now)
-                if wait:
-                    self._sleep(wait)
-                self._next_turn = now + wait + 1 / options.rate
+            if wait := self._pace.book(self._clock()):
+                self._sleep(wait)
                 start += wait  # which does not count
             left = options.deadline - (self._clock() - start)
             wanted_pause = 0.0
@@ -234,7 +251,7 @@ class Transport:
                 raise _RetryableError(f"no answer within {timeout:.3g} s")
         if max(size, received) > self._max_bytes:
             limit = f"{self._max_bytes / 2**20:.3g} MiB"
-            raise AnswerError(f"{self._address.url} answered with more than {limit}, which cannot be a table of scores")
+            raise AnswerError(f"{self._address.url} answered with more than {limit}, which cannot be an answer")
         return b"".join(pieces)
 
 
@@ -246,6 +263,7 @@ def describe_status(reply: Reply) -> str:
         message = ""
     if isinstance(message, dict):
         message = message.get("error", message.get("message", message.get("detail", "")))
+        message = message.get("message", "") if isinstance(message, dict) else message  # as chat servers nest it
     text = one_line(message, 200) if isinstance(message, str) else ""
     return f"{reply.status} {responses.get(reply.status, '')}".strip() + (f": {text}" if text else "")
 

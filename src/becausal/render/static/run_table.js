@@ -15,6 +15,7 @@
     size: (x) => `${percent(x)} %`,
     core_size: (x) => `${percent(x)} %`,
     backgrounds: (x) => `${percent(x)} %`,
+    core_backgrounds: (x) => `${percent(x)} %`,
     inside: (x) => `${percent(x)} %`,
     confidence: probability,
     alone: probability,

@@ -1,0 +1,304 @@
+"""Chat models on a server, asked a question about an image: `chat:http://HOST:PORT/v1`, as OpenAI or vLLM serve them.
+
+An image is sent as a PNG file, next to the question. The answer is the label: one of the choices, where there are any, or
+whatever is said, in plain form. Where the choices begin with different words, and the server gives the probabilities of
+tokens, these are the scores; that is decided once. Answers are cached on disk.
+"""
+
+import base64
+import hashlib
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from becausal.core.contracts import Geometry, name_id
+from becausal.core.errors import AnswerError, ModelError, NetworkError, OptionError, OutputError
+from becausal.core.text import one_line, replace_surrogates
+from becausal.images.loading import encode_png
+from becausal.models.array_model import ArrayClassifier, Composer
+from becausal.models.endpoint.answers import ChatAnswer, differ_at_once, plain, read_answer
+from becausal.models.endpoint.cache import AnswerCache, default_folder
+from becausal.models.endpoint.caller import read_json
+from becausal.models.endpoint.options import (
+    Address,
+    EndpointOptions,
+    describe_exposure,
+    make_headers,
+    parse_address,
+    parse_endpoint,
+)
+from becausal.models.endpoint.transport import Pace, Reply, Transport, describe_status
+from becausal.models.loading import ModelSettings
+from becausal.models.outputs import make_probe_images
+from becausal.models.preprocess import plan_geometry
+
+OTHER = "another answer"  # the label of all that are none of the choices, where there are scores
+USUAL = Geometry((448, 448), "letterbox")
+_LONGEST = 64  # tokens of an answer
+
+
+@final
+class ChatCaller:
+    """Asks a model on a server about images, several at a time, from the cache where possible.
+
+    What this process asks a second time is asked again: whoever repeats a question wants to know whether the answer is
+    stable. The cache keeps both answers, so that the same command gives the same result, for free.
+    names: of the answers so far that have no other id. blank: the id of the answer where there is no image at all.
+    """
+
+    def __init__(self, address: Address, options: EndpointOptions, ask: str, choices: Sequence[str]) -> None:
+        self._address, self._options = address, options
+        self._headers, self._pace = make_headers(address, options), Pace(options.rate)
+        self._connect()
+        self.notes = [*describe_exposure(address, self._headers)]
+        self.model = options.model or self._choose_model()
+        among = f"one of these, and nothing else: {', '.join(choices)}" if choices else "one word or a short phrase"
+        self._prompt = f"{ask}\nAnswer with {among}."
+        self._choices = tuple(plain(name) for name in choices)
+        self._parameters: dict[str, Any] = {"temperature": 0, "seed": 0, "max_tokens": _LONGEST}
+        if choices and options.logprobs != "no" and differ_at_once(self._choices):
+            self._parameters |= {"logprobs": True, "top_logprobs": 20}
+        self.is_scored = False
+        self.names: dict[int, str] = {}
+        self.blank: int | None = None
+        self._others: set[str] = set()
+        self._cache: AnswerCache | None = None
+        self._salt, self._asked, self._lock = b"", Counter[bytes](), threading.Lock()
+        self._evaluated = self._probes = self._cached = 0
+
+    def _connect(self) -> None:
+        address, options = self._address, self._options
+        self._transports = [Transport(address, options, self._headers, pace=self._pace) for _ in range(options.parallel)]
+
+    def begin(self, grid: tuple[int, int]) -> None:
+        """Ask about a first image, and about none: what the server can do, and whether its model is still the same."""
+        first = self._ask_first(make_probe_images(grid, 3)[3])
+        self.is_scored = "logprobs" in self._parameters and first.scores is not None
+        if not self.is_scored:
+            self._parameters = {name: value for name, value in self._parameters.items() if "logprobs" not in name}
+            if self._choices and self._options.logprobs != "no":
+                self.notes.append("there are no log-probabilities that tell the choices apart: labels only, no scores")
+        try:
+            blank = self._ask(self._transports[0], self._write(None)).text
+            # Where there are scores, two answers that are none of the choices have one id, and need not be the same.
+            self.blank = self._find_id(blank) if blank in self._choices or not self.is_scored else None
+            self.notes.append(f"with no image at all, the answer is {blank!r}")
+        except AnswerError as error:
+            blank = ""
+            self.notes.append(f"with no image at all, there is no answer: {error}")
+        self._probes = self._evaluated
+        if self._options.cache is not None:
+            state = hashlib.sha256(f"{first.text}\n{blank}".encode()).digest()
+            self._use_cache(np.frombuffer(state, np.uint8))
+
+    def __call__(self, batch: NDArray[Any]) -> NDArray[Any]:
+        """The answers to images, (n, h, w, 3): scores (n, choices + 1), or label ids (n,)."""
+        bodies = [self._write(pixels) for pixels in batch]
+        digests = [hashlib.sha256(body).digest() for body in bodies]
+        keys = {digest: hashlib.sha256(b"%b%b%d" % (self._salt, digest, self._asked[digest])).digest() for digest in digests}
+        found: dict[bytes, ChatAnswer] = {}
+        if self._cache is not None:
+            with self._lock:
+                values = self._cache.get(list(keys.values()))
+            found = {digest: ChatAnswer(*json.loads(values[key])) for digest, key in keys.items() if key in values}
+            self._cached += len(found)
+
+        def keep(digest: bytes, answer: ChatAnswer) -> None:
+            found[digest] = answer
+            if self._cache is None:
+                return
+            try:
+                self._cache.put([(keys[digest], json.dumps([answer.text, answer.scores]).encode())])
+            except OutputError as error:  # what was paid for must not be lost because the disk is full
+                self._cache = None
+                self.notes.append(f"answers are no longer cached: {error}")
+
+        missing = {digest: body for digest, body in zip(digests, bodies, strict=True) if digest not in found}
+        self._ask_all(missing, keep)
+        self._asked.update(keys.keys())
+        answers = [found[digest] for digest in digests]
+        numbers = [self._find_id(answer.text) for answer in answers]
+        if not self.is_scored:
+            return np.array(numbers, np.int64)
+        for answer in answers:
+            if answer.scores is None:
+                said = f"no log-probabilities that tell the choices apart came with the answer {answer.text!r}"
+                raise AnswerError(f"{said}: add --endpoint logprobs=no to use labels only")
+        return np.array([answer.scores for answer in answers], np.float32)
+
+    def report(self) -> tuple[str, ...]:
+        """Notes on what went wrong, what counts as another answer, and what was paid for."""
+        price, notes = self._options.price, [*self.notes]
+        if self._others:
+            notes.append(f"{OTHER!r} is any that is none of the choices, e.g. {min(self._others)!r}")
+        cached = f", {self._cached:,} from the cache" if self._cached else ""
+        usage = f"{self._evaluated:,} answers by the server ({self._probes} of them when it was loaded){cached}"
+        if price is not None:
+            cost = self._evaluated * price
+            usage = f"{cost:,.{2 if cost >= 0.1 else 4}f} spent so far at {price:g} per answer: {usage}"
+        return (*notes, *([usage] if price is not None or self._cached else []))
+
+    def _choose_model(self) -> str:
+        """The first model that the server lists."""
+        reply, url = self._transports[0].request("GET", f"{self._address.server}/models"), self._address.url
+        try:
+            names = (
+                [replace_surrogates(str(item["id"])) for item in read_json(reply.body, url)["data"]]
+                if reply.status == 200
+                else []
+            )
+        except (AnswerError, KeyError, TypeError):
+            names = []
+        if not names:
+            status = describe_status(reply)
+            raise ModelError(f"{url} lists no models ({status}): check the address, or add --endpoint model=NAME")
+        if len(names) > 1:
+            self.notes.append(f"the first of {len(names)} models is asked, {names[0]}: choose with --endpoint model=NAME")
+        return names[0]
+
+    def _use_cache(self, state: NDArray[np.uint8]) -> None:
+        """Start caching, see `Caller.use_cache`. state: what the model has answered so far."""
+        options = self._options
+        known = hashlib.sha256("\n".join([self._address.url, self.model, self._prompt]).encode("utf-8", "replace")).digest()
+        try:
+            folder = options.cache if isinstance(options.cache, Path) else default_folder()
+            cache = AnswerCache(folder, max_bytes=options.cache_mb * 2**20)
+            self._salt, self._cache = cache.find_epoch(known, state), cache
+        except OutputError as error:
+            if options.cache != "default":
+                raise
+            self.notes.append(f"answers are not cached: {error}")
+
+    def _find_id(self, text: str) -> int:
+        """A label's id: its place among the choices, or that of its name."""
+        if text in self._choices:
+            return self._choices.index(text)
+        if self.is_scored:
+            self._others.add(text)
+            return len(self._choices)
+        number = name_id(text)
+        if self.names.setdefault(number, text) != text:
+            raise AnswerError(f"the answers {text!r} and {self.names[number]!r} get the same id: add choices with --labels")
+        return number
+
+    def _write(self, pixels: NDArray[np.uint8] | None) -> bytes:
+        """The body of a request about an image, or about none."""
+        content: list[dict[str, Any]] = [{"type": "text", "text": self._prompt}]
+        if pixels is not None:
+            url = f"data:image/png;base64,{base64.b64encode(encode_png(pixels)).decode('ascii')}"
+            content.append({"type": "image_url", "image_url": {"url": url}})
+        messages = [{"role": "user", "content": content}]
+        return json.dumps({"model": self.model, "messages": messages, **self._parameters}).encode()
+
+    def _ask_first(self, pixels: NDArray[np.uint8]) -> ChatAnswer:
+        """The answer about a first image; parameters that the server refuses are left out from then on."""
+        while True:
+            known = self._parameters
+            logprobs = [name for name in known if "logprobs" in name]
+            try:
+                reply = self._post(self._transports[0], self._write(pixels))
+                said = reply.body.decode("utf-8", "replace")
+                refused = [name for name in known if name in said] or logprobs
+                if reply.status not in (400, 422) or not refused:
+                    return self._read(self._transports[0], reply)
+            except NetworkError as error:
+                if "logprobs" not in str(error) or not logprobs:  # status 403 with some models of OpenAI
+                    raise
+                refused = logprobs
+            self._parameters = {name: value for name, value in known.items() if name not in refused}
+            if "max_tokens" in refused:
+                self._parameters["max_completion_tokens"] = _LONGEST
+            if "temperature" in refused:
+                self.notes.append("the server does not take temperature 0: its answers may vary")
+
+    def _ask_all(self, bodies: Mapping[bytes, bytes], keep: Callable[[bytes, ChatAnswer], None]) -> None:
+        """Send requests, as many at a time as allowed, and keep each answer when it arrives. Raises the first error."""
+        waiting, errors = iter(bodies.items()), list[BaseException]()
+
+        def work(transport: Transport) -> None:
+            try:
+                while True:
+                    with self._lock:
+                        digest, body = (None, b"") if errors else next(waiting, (None, b""))
+                    if digest is None:
+                        return
+                    answer = self._ask(transport, body)
+                    with self._lock:
+                        keep(digest, answer)
+            except BaseException as error:  # raised below
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=(one,), daemon=True) for one in self._transports[: len(bodies)]]
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        except BaseException as error:  # Ctrl-C: nobody waits for what is under way, which keeps its connections
+            errors.append(error)
+            self._connect()
+            raise
+        if errors:
+            raise errors[0]
+
+    def _ask(self, transport: Transport, body: bytes) -> ChatAnswer:
+        return self._read(transport, self._post(transport, body))
+
+    def _post(self, transport: Transport, body: bytes) -> Reply:
+        path = f"{self._address.server}/chat/completions"
+        return transport.request("POST", path, body, {"Content-Type": "application/json"})
+
+    def _read(self, transport: Transport, reply: Reply) -> ChatAnswer:
+        """The answer in a reply. Raises AnswerError that names the server."""
+        url = self._address.url
+        if reply.status != 200:
+            raise AnswerError(f"{url} refused the question: {describe_status(reply)}")
+        content = read_json(reply.body, url)
+        try:
+            answer = read_answer(content, self._choices, transport.scrub)
+        except AnswerError as error:
+            raise AnswerError(f"{url} {transport.scrub(str(error))}") from None
+        with self._lock:
+            self._evaluated += 1
+        return answer
+
+
+def load(target: str, settings: ModelSettings) -> ArrayClassifier:
+    """The chat model at an address. Raises ModelError, NetworkError or OptionError, none of which repeats a secret."""
+    address, loading, choices = parse_address(target, "chat"), settings.loading, settings.labels or ()
+    ask, options = (loading.ask or "").strip(), parse_endpoint(loading.endpoint, "chat")
+    if not ask:
+        raise OptionError("a chat: model is asked a question about the image: add e.g. --ask 'What is on the table?'")
+    unused = {"--device": loading.device != "cpu", "--half": loading.half, "--preprocess": loading.preprocess is not None}
+    for name in [name for name, is_given in (unused | {"--returns": settings.returns is not None}).items() if is_given]:
+        raise OptionError(f"a chat: model is sent the image, and answers in words: remove {name}")
+    if choices and (len(choices) < 2 or len({plain(name) for name in choices}) < len(choices)):
+        raise OptionError(
+            f"choices are two names or more, which differ by their words, not {one_line(', '.join(choices), 80)}"
+        )
+    geometry = USUAL
+    notes: tuple[str, ...] = (f"images are {USUAL}: set another size with --resize, e.g. letterbox/672",)
+    if settings.resize is not None or settings.crop is not None:
+        crop = settings.crop or (USUAL.grid if isinstance(settings.resize, str) else None)
+        geometry, notes = plan_geometry(None, resize=settings.resize, crop=crop, interpolation=settings.interpolation)
+    caller = ChatCaller(address, options, ask, choices)
+    caller.begin(geometry.grid)
+    record = loading.record()
+    record["endpoint"] = [*record.get("endpoint", ()), *([] if options.model else [f"model={caller.model}"])]
+    info = replace(
+        settings.begin_info("chat", f"chat:{address.url}"),
+        geometry=geometry, channels=3, device=address.location, notes=notes, is_costly=True, blank=caller.blank,
+        labels=(*choices, OTHER) if caller.is_scored else choices or None, names=caller.names,
+        output="probabilities" if caller.is_scored else "labels",
+        inputs=f"an image and a question, {one_line(ask, 200)!r}", outputs=f"what {one_line(caller.model, 80)} answers",
+        loading=record | ({"labels": list(choices)} if choices else {}),
+    )  # fmt: skip
+    size = loading.batch_size or options.parallel
+    return ArrayClassifier(info, Composer(np.asarray), caller, np.asarray, batch_size=size, report=caller.report)
