@@ -24,6 +24,13 @@ def predict(batch):
     share = (batch[:, 8:16, 8:16].mean(axis=(1, 2, 3)) / 255) ** 2
     return np.stack([1 - share, share], axis=1)
 
+def doubts(batch):
+    """The square in the middle speaks for the label, what is bright at the top left against it."""
+    light = batch.mean(axis=3) / 255
+    evidence = 9 * light[:, 8:16, 8:16].mean(axis=(1, 2)) - 6 * light[:, :6, :12].mean(axis=(1, 2)) - 3.5
+    share = 1 / (1 + np.exp(-evidence))
+    return np.stack([1 - share, share], axis=1)
+
 def is_marked(batch, value):
     pixel = batch[:, 12, 12].astype(int)
     others = pixel[:, 1]  # of the bright square; hardly any random background has such a pixel
@@ -88,6 +95,16 @@ def write_pictures(folder: Path, count: int, marks: dict[int, int] | None = None
     folder.mkdir(parents=True, exist_ok=True)
     for k in range(count):
         Image.fromarray(draw(k, (marks or {}).get(k))).save(folder / f"p{k:02d}.png")
+    return folder
+
+
+def write_doubtful(folder: Path, count: int) -> Path:
+    """Images for the toy model `doubts`: two nested sets explain each, and a patch speaks against all but the last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for k in range(count):
+        pixels = draw(k)
+        pixels[:5, :12] = 200 if k + 1 < count else 0
+        Image.fromarray(pixels).save(folder / f"p{k:02d}.png")
     return folder
 
 

@@ -16,10 +16,11 @@ typer.main.get_command = cache(typer.main.get_command)  # typer would build all 
 #: Kinds of tests, by file; the marks are in pyproject.toml.
 KINDS = {
     "docs": ("test_docs", "test_notebooks", "test_site"),
-    "libraries": ("test_classifiers_hubs",),
+    "libraries": ("test_classifiers_hubs", "test_similarity_hubs", "test_text_hubs"),
     "process": (
-        "test_batch_ray", "test_batch_safety", "test_bench_resume", "test_classifiers_oip", "test_classifiers_privacy",
-        "test_http_api", "test_http_process", "test_stopping", "test_web_browser", "test_web_http", "test_web_limits",
+        "test_batch_ray", "test_batch_safety", "test_bench_resume", "test_chat", "test_classifiers_oip",
+        "test_classifiers_privacy", "test_http_api", "test_http_process", "test_stopping", "test_web_browser",
+        "test_web_http", "test_web_limits",
     ),
     "fuzz": ("test_fuzz",),
 }  # fmt: skip

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from batch_toys import MODEL, QUICK, write_pictures
+from batch_toys import MODEL, NAMES, QUICK, draw, write_pictures
 from PIL import Image
 
 from becausal.batch import pages
 from becausal.batch.reading import BatchRun
 from becausal.interfaces.cli.app import main
 
-COUNT = 18  # enough for the sections about extremes
+COUNT = 18
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +85,26 @@ def test_those_that_hold_least_on_other_backgrounds_come_first(run, tmp_path):
     cards = section(make_page(run, tmp_path / "r.html"), "Holds least on other backgrounds")
     assert [Path(name).name for name, _ in cards] == [f"p{number:02d}.png" for _, number in shares[:8]]
     assert cards[0][1].startswith("kept on ")
+
+
+@pytest.mark.parametrize(("count", "shown"), [(1, 0), (2, 1), (5, 2)])
+def test_a_small_run_shows_at_most_half_of_its_images_as_extremes(tmp_path, count, shown):
+    (tmp_path / "net.py").write_text(MODEL)
+    words = ["batch", str(write_pictures(tmp_path / "shots", count)), "--model", f"python:{tmp_path}/net.py:predict"]
+    assert main([*words, "--out", str(tmp_path / "run"), *QUICK, "--max-calls", "60"]) == 0
+    page = make_page(tmp_path / "run", tmp_path / "r.html")
+    for title in ("Least confident", "Holds least on other backgrounds", "Smallest explanations", "Largest explanations"):
+        assert len(section(page, title)) == shown, title
+        assert (title in page) == (shown > 0)
+
+
+def test_what_holds_least_is_shown_of_a_model_without_scores(tmp_path):
+    (tmp_path / "net.py").write_text(NAMES)
+    (shots := tmp_path / "shots").mkdir()
+    for number in range(2):
+        Image.fromarray(draw(number) * np.array([1, 0, 0], np.uint8)).save(shots / f"p{number}.png")
+    words = ["batch", str(shots), "--model", f"python:{tmp_path}/net.py:predict", "--out", str(tmp_path / "run"), *QUICK]
+    assert main([*words, "--max-calls", "200"]) == 0
+    page = make_page(tmp_path / "run", tmp_path / "r.html")
+    assert "Least confident" not in page
+    assert len(section(page, "Holds least on other backgrounds")) == 1

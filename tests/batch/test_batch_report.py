@@ -12,13 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from batch_toys import MODEL, draw, write_coco, write_pictures
+from batch_toys import MODEL, draw, write_coco, write_doubtful, write_pictures
 from PIL import Image
 
 from becausal.batch.index import folder_of
 from becausal.batch.reading import BatchRun
 from becausal.batch.summaries import Overview, histogram, take_evenly
 from becausal.interfaces.cli.app import main
+from becausal.render.numbers import format_share
 from becausal.scenes import decode_mask
 
 NASTY = 'a<script>alert("1")</script>&.png'
@@ -63,7 +64,7 @@ def test_the_page_needs_nothing_and_escapes_everything(page):
 
 def test_the_page_has_every_picture_in_its_table(page, place):
     data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
-    columns = [name for name in data["columns"] if name != "core_size"]  # shown where an explanation has a core inside
+    columns = [name for name in data["columns"] if not name.startswith("core")]  # where an explanation has a core inside
     assert " ".join(columns) == "id image label confidence alone size backgrounds pieces calls inside error"
     rows = [dict(zip(data["columns"], row, strict=True)) for row in data["rows"]]
     assert [row[0] for row in data["rows"]] == list(range(12))
@@ -71,12 +72,43 @@ def test_the_page_has_every_picture_in_its_table(page, place):
     assert rows[0]["inside"] == pytest.approx(1.0)
     assert rows[2]["inside"] == 0.0
     assert all(0 <= row["backgrounds"] <= 1 for row in rows if row["error"] is None)
+    assert all((row.get("core_size") is None) == (row.get("core_backgrounds") is None) for row in rows)
     assert all(0 < (row.get("core_size") or row["size"]) <= row["size"] for row in rows if row["error"] is None)
     with BatchRun(place / "one") as run:
         done = next(run.rows("state = 'done'"))
         *inner, last = run.load(done["id"]).levels
     assert (done["level"], done["size"], done["backgrounds"]) == (last.name, last.size, last.checks.transfer.share)
     assert done["core_size"] == (inner[0].size if inner else None)
+
+
+def test_the_index_says_how_far_each_set_holds_and_what_speaks_against_it(place, tmp_path):
+    shots = write_doubtful(tmp_path / "shots", 3)
+    words = ["batch", str(shots), "--model", f"python:{place}/net.py:doubts", "--out", str(tmp_path / "run")]
+    assert main([*words, "--grain", "4"]) == 0
+    with BatchRun(tmp_path / "run") as run:
+        rows = list(run.rows())
+        for row in rows:
+            explanation = run.load(row["id"])
+            for name, level in zip(("core_backgrounds", "backgrounds"), explanation.levels, strict=True):
+                held = level.checks.transfer
+                found = tuple(row[name + end] for end in ("", "_low", "_high"))
+                assert found == (held.kept / held.asked, held.low, held.high)
+                assert 0 <= row[f"{name}_low"] < row[name] <= row[f"{name}_high"] <= 1
+            against = explanation.against
+            sizes = None if against is None else (against.visible.mean(), against.gain)
+            assert sizes == (None if row["against_size"] is None else (row["against_size"], row["against_gain"]))
+    assert [row["against_size"] is None for row in rows] == [False, False, True]
+    assert main(["export", str(tmp_path / "run"), "--out", str(tmp_path / "r.csv")]) == 0
+    with (tmp_path / "r.csv").open(newline="") as file:
+        written = [float(row["core_backgrounds_high"]) for row in csv.DictReader(file)]
+    assert written == [row["core_backgrounds_high"] for row in rows]
+    assert main(["report", str(tmp_path / "run")]) == 0
+    page = (tmp_path / "run" / "report.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert "<b>The core on random backgrounds, median " in page
+    least = min(rows, key=lambda row: (row["backgrounds"], row["id"]))
+    names = ("backgrounds", "backgrounds_low", "backgrounds_high", "core_backgrounds")
+    share, low, high, core = (format_share(least[name]) for name in names)
+    assert f"kept on {share} ({low} to {high}), core {core}<br>" in page
 
 
 def test_the_page_finds_explanations_outside_of_their_object(page, place):
@@ -89,7 +121,9 @@ def test_the_page_finds_explanations_outside_of_their_object(page, place):
     assert "3 of 10 explanations" in page
     assert (f"{overview.cut_short:,} searches stopped early" in page) == (overview.cut_short > 0)
     assert "lie outside the object" in page
-    assert "Smallest explanations" not in page  # fewer than 16 images: they would be among the largest as well
+    smallest, largest = ({row["id"] for row in rows} for rows in (overview.smallest, overview.largest))
+    assert len(smallest) == len(largest) == 5  # of 11
+    assert not smallest & largest
     assert overview.mean_by_chance == pytest.approx((7 * 100 + 3 * 25) / 576 / 10)
 
 
@@ -137,13 +171,13 @@ def test_what_is_no_run_is_refused(words, capsys):
     assert "not a run folder" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("version", [4, 99])
+@pytest.mark.parametrize("version", [5, 99])
 def test_an_index_of_another_version_is_refused_in_one_line(version, tmp_path, capsys):
     with sqlite3.connect(tmp_path / "index.sqlite") as index:
         index.execute(f"PRAGMA user_version = {version}")
     assert main(["report", str(tmp_path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"has version {version}, this becausal reads version 5" in line
+    assert f"has version {version}, this becausal reads version 6" in line
 
 
 def test_csv_has_every_row(place, tmp_path):

@@ -198,8 +198,45 @@ def test_explanations_that_depend_on_the_fill_are_counted(tmp_path):
         (2, "49 % of random backgrounds"),
     ]
     assert becausal.check(run, rules={"backgrounds": {"at_least": 0.0}}).holds
+    for wrong, said in (("cor", "backgrounds.set is \"cor\", expected 'core' or 'enough'"), (1, "backgrounds.set is 1")):
+        with pytest.raises(OptionError, match=said):
+            becausal.check(run, rules={"backgrounds": {"set": wrong}})
     none = make_run(tmp_path / "none", [{"backgrounds": None}])
     assert "was evaluated on random backgrounds" in str(becausal.check(none, rules={"backgrounds": {}}))
+
+
+@pytest.mark.parametrize(
+    ("rule", "judged", "worst", "breach"),
+    [
+        ({}, 3, [(3, "0 %"), (1, "49 %")], "the explanation keeps its label on less than 50 % of random backgrounds"),
+        ({"set": "enough"}, 1, [], "enough keeps its label on less than 50 % of random backgrounds"),
+        ({"set": "core"}, 2, [(0, "5.0 %"), (1, "49 %")], "core keeps its label on less than 50 % of random backgrounds"),
+        ({"set": "core", "at_least": 0.04}, 2, [], "core keeps its label on less than 4 % of random backgrounds"),
+    ],
+)
+def test_the_rule_about_backgrounds_judges_the_set_that_is_named(tmp_path, rule, judged, worst, breach):
+    """The core is inside the explanation, or is the explanation itself; another set is neither."""
+    run = make_run(
+        tmp_path / "run",
+        [
+            {"level": "enough", "backgrounds": 1.0, "core_backgrounds": 0.05},
+            {"level": "core", "backgrounds": 0.49, "core_backgrounds": None},
+            {"level": "enough", "backgrounds": None, "core_backgrounds": None},
+            {"level": "label", "backgrounds": 0.0, "core_backgrounds": None},
+        ],
+    )
+    found = becausal.check(run, rules={"backgrounds": rule}).rules[0]
+    assert (found.judged, found.breach) == (judged, breach)
+    assert [(each.id, each.detail) for each in found.worst] == [
+        (number, f"{share} of random backgrounds") for number, share in worst
+    ]
+
+
+def test_a_set_that_no_image_has_cannot_be_judged(tmp_path):
+    run = make_run(tmp_path / "run", [{"level": "core", "backgrounds": 0.9}])
+    assert f"no set enough of {run} was evaluated on random" in str(
+        becausal.check(run, rules={"backgrounds": {"set": "enough"}})
+    )
 
 
 @given(st.integers(1, 60), st.data())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from batch_toys import MODEL, QUICK, draw, write_pictures
+from batch_toys import MODEL, QUICK, write_doubtful
 from PIL import Image
 
 from becausal.api.explanation import Explanation
@@ -17,13 +17,13 @@ from becausal.interfaces.cli.app import main
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Three images, one of them twice as wide as the view."""
+    """Three images, one of them twice as wide as the view; nothing speaks against the label of the last."""
     folder = tmp_path_factory.mktemp("runs")
     (folder / "net.py").write_text("SIZE = 24\n" + MODEL)
-    shots = write_pictures(folder / "shots", 3)
-    Image.fromarray(np.repeat(draw(1), 2, axis=1)).save(shots / "p01.png")
-    words = ["batch", str(shots), "--model", f"python:{folder}/net.py:predict", "--out", str(folder / "run"), *QUICK]
-    assert main([*words, "--max-calls", "120"]) == 0
+    shots = write_doubtful(folder / "shots", 3)
+    Image.fromarray(np.asarray(Image.open(shots / "p01.png")).repeat(2, axis=1)).save(shots / "p01.png")
+    words = ["batch", str(shots), "--model", f"python:{folder}/net.py:doubts", "--out", str(folder / "run"), *QUICK]
+    assert main(words) == 0
     return folder / "run"
 
 
@@ -36,6 +36,11 @@ def dataset(run, tmp_path, capsys):
 
 def saved(run, number):
     return Explanation.load(run / "explanations" / "000" / f"{number:06d}")
+
+
+def sets_of(found):
+    sets = {"explanation": found.visible, "core": found.levels[0].visible}
+    return sets if found.against is None else sets | {"against": found.against.visible}
 
 
 def test_the_folder_is_as_fiftyone_documents_it(run, dataset):
@@ -52,6 +57,16 @@ def test_the_folder_is_as_fiftyone_documents_it(run, dataset):
             "confidence": pytest.approx(found.confidence),
         }
         assert sample["share"] == pytest.approx(found.size)
+        assert sample["core_size"] == found.levels[0].size
+        for name, level in zip(("core_backgrounds", "backgrounds"), found.levels, strict=True):
+            held = level.checks.transfer
+            assert [sample[name + end] for end in ("", "_low", "_high")] == [held.share, held.low, held.high]
+        for name, visible in sets_of(found).items():
+            mask = np.asarray(Image.open(dataset / sample[name]["mask_path"]))
+            assert np.array_equal(mask, found.on_original(visible) * 255)
+        assert ("against" in sample) == (found.against is not None) == (number < 2)
+        if found.against is not None:
+            assert sample["against_gain"] == found.against.gain
         mask = np.asarray(Image.open(dataset / sample["explanation"]["mask_path"]))
         heat = np.asarray(Image.open(dataset / sample["heat_map"]["map_path"]))
         with Image.open(sample["filepath"]) as original:
@@ -73,7 +88,9 @@ def test_fiftyone_itself_reads_it(run, dataset, monkeypatch):
     for number, sample in enumerate(importer):
         found = saved(run, number)
         assert (sample.prediction.label, sample.prediction.confidence) == ("bright", pytest.approx(found.confidence))
-        assert np.array_equal(sample.explanation.get_mask() > 0, found.on_original(found.visible))
+        for name, visible in sets_of(found).items():
+            assert np.array_equal(sample[name].get_mask() > 0, found.on_original(visible))
+        assert sample.core_backgrounds == found.levels[0].checks.transfer.share
         assert sample.heat_map.get_map().max() == 255
         assert sample.share == pytest.approx(found.size)
 

@@ -703,9 +703,9 @@ def test_a_model_that_is_random_is_refused_also_where_the_batch_matters():
 def test_to_find_out_why_an_answer_changed_takes_few_calls(monkeypatch):
     evaluate, counts = ModelCalls.evaluate, []
 
-    def counted(self, view, background, visible):
+    def counted(self, view, background, visible, read):
         counts.append(len(visible))
-        return evaluate(self, view, background, visible)
+        return evaluate(self, view, background, visible, read)
 
     monkeypatch.setattr(ModelCalls, "evaluate", counted)
     becausal.explain(picture(), batch_dependent(), fills="black")
@@ -769,7 +769,7 @@ def test_a_fill_that_has_the_label_already_is_refused_with_the_fills_that_would_
     assert len(model.rows) <= before + 7
     with pytest.raises(FillError, match=r"under the fill #828282 it is kite .* use --fill black or --fill white$"):
         becausal.explain(grey, on_grey(), fills="#828282")
-    with pytest.raises(FillError, match=r"target already holds .* it is kite .* none of the built-in fills would work"):
+    with pytest.raises(FillError, match=r"already meets the target: under the fill grey it is kite .* in every other"):
         becausal.explain(grey, on_grey(), fills="grey", target="bird", top=2)
     with pytest.raises(FillError, match=r"use another fill$"):
         becausal.explain(grey, on_grey(), fills=("grey", "mean"))
@@ -783,7 +783,7 @@ def test_where_no_fill_was_named_the_first_that_works_is_taken(max_calls):
     assert explanation.checks.sufficient
     assert explanation.origin.request.fills == ("black",)
     assert not explanation.backgrounds[0].any()
-    said = "the fully grey image already has this label, so masked pixels become black: set another fill with --fill"
+    said = "one plain colour has this label already, so masked pixels become black instead: set another fill with --fill"
     assert said in explanation.notes
     assert explanation.calls == sum(model.rows[1:])  # the output is detected with the first
     assert max_calls is None or explanation.calls <= max_calls
@@ -829,7 +829,7 @@ def test_boxes_choose_their_fills_one_by_one():
         assert one.checks.sufficient
         assert all(claim.holds for claim in one.verify(model))
     (lamp,) = [one for one in found.values() if one.label == "lamp"]
-    said = "the fully grey image already has this box, so masked pixels become black: set another fill with --fill"
+    said = "one plain colour has this box already, so masked pixels become black instead: set another fill with --fill"
     assert said in lamp.notes
 
 
@@ -844,16 +844,16 @@ def test_where_no_fill_works_the_message_says_what_can_be_asked():
     dull.returns, dull.labels = "multilabel", ["kite", "bird"]
     strength = 0.3
     with pytest.raises(
-        FillError, match=r"none of the built-in fills would work either: ask for most .* --confidence 0\.9 or"
+        FillError, match=r"an image without content has this label: ask for most .* --confidence 0\.9, or for another label"
     ):
         becausal.explain(pixels, dull)
     explanation = becausal.explain(pixels, dull, confidence=0.9)  # as the message says
     assert explanation.checks.sufficient
     assert explanation.origin.request.fills == ("grey",)
     strength = 0.0
-    with pytest.raises(FillError, match="either: ask for another label with --target, and see `becausal inspect`"):
+    with pytest.raises(FillError, match=r"this label: ask for another label with --target, or see `becausal inspect`"):
         becausal.explain(pixels, dull)
-    with pytest.raises(FillError, match="either: the model hardly depends on the pixels, see `becausal inspect`"):
+    with pytest.raises(FillError, match="the confidence hardly depends on the pixels of this image: see `becausal inspect`"):
         becausal.explain(pixels, lambda batch: np.tile(np.float32([0.9, 0.1]), (len(batch), 1)))
 
 

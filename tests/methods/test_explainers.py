@@ -231,7 +231,7 @@ def test_recorded_options_are_json_and_make_the_same_method():
 
 def test_without_the_shap_package_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "shap", None)
-    with pytest.raises(MissingExtraError, match=r"becausal\[shap\]"):
+    with pytest.raises(MissingExtraError, match=r"pip install .*\[shap\]"):
         step(Shap().search(problem_of((8, 8)), np.random.default_rng(0)), None)
 
 

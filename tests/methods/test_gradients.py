@@ -310,7 +310,7 @@ def test_a_missing_library_names_the_extra(name: str, library: str, monkeypatch:
     problem = scene_problem()
     for module in [m for m in sys.modules if m == library or m.startswith(f"{library}.")]:
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(MissingExtraError, match=rf"the method {name} needs {library}.*becausal\[gradients\]"):
+    with pytest.raises(MissingExtraError, match=rf"the method {name} needs {library}.*pip install .*\[gradients\]"):
         find(name, problem)
 
 

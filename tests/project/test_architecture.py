@@ -256,7 +256,7 @@ for method in ("causal", "dc-causal"):
 def test_the_public_names():
     assert sorted(becausal.__all__) == [
         "BecausalError", "Checks", "Claim", "DetectedBox", "Explanation", "Failure", "Request", "Status", "__version__",
-        "check", "classify", "detect", "explain", "explain_boxes", "explain_many", "load_model", "verify",
+        "check", "classify", "detect", "explain", "explain_boxes", "explain_many", "load_model", "similar", "verify",
     ]  # fmt: skip
     assert all(hasattr(becausal, name) for name in becausal.__all__)
 

@@ -1,10 +1,11 @@
-"""What a release consists of besides the package: the Dockerfile and the action for GitHub."""
+"""What a release consists of: the package as pip gets it, how it is installed, the Dockerfile, the action for GitHub."""
 
 import os
 import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,34 @@ from becausal.interfaces.cli.app import main
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 ACTION = ROOT / "examples" / "github-action" / "action.yml"
+
+
+@pytest.mark.process
+def test_the_release_is_built_and_its_wheel_runs_from_an_empty_folder(tmp_path):
+    for name in ("build", "hatchling", "twine"):
+        pytest.importorskip(name, reason=f'{name} is not installed: pip install -e ".[dev]"')
+
+    def call(*words, **options):
+        done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, **options)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    call("-m", "build", "--no-isolation", "--outdir", tmp_path / "dist", ROOT)  # the wheel from the sdist
+    (wheel,), (sdist,) = (list((tmp_path / "dist").glob(f"*{ending}")) for ending in (".whl", ".tar.gz"))
+    call("-m", "twine", "check", "--strict", wheel, sdist)
+    zipfile.ZipFile(wheel).extractall(tmp_path / "installed")
+    (tmp_path / "empty").mkdir()
+    place = {"cwd": tmp_path / "empty", "env": {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}}
+    assert call("-c", "import becausal; print(becausal.__file__)", **place).startswith(str(tmp_path))
+    call("-m", "becausal", "demo", **place)
+    assert (tmp_path / "empty" / "becausal-out" / "demo" / "report.html").is_file()
+
+
+def test_nothing_says_that_pip_finds_it_on_an_index():
+    paths = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.*")]
+    for path in [*paths, *(ROOT / "src").rglob("*.py"), *(ROOT / "tests").glob("*.py")]:
+        found = re.search(r"pip install ['\"]?becausal|(?<!/)becausal\[\w+\]", path.read_text(encoding="utf-8"))
+        assert found is None, (path, found)
 
 
 def test_the_dockerfile_names_what_there_is():
@@ -56,6 +85,7 @@ def test_the_action_is_composite_and_puts_no_input_into_a_script(action):
             for name in re.findall(r"\$\{?([A-Z]+)\b", step["run"]):
                 assert name in step.get("env", {}) or name.startswith("GITHUB"), name
     assert used == set(action["inputs"])
+    assert action["inputs"]["package"]["required"]  # there is no distribution on an index that could be the default
     for each in action["inputs"].values():
         assert each["required"] != ("default" in each)
 

@@ -27,7 +27,7 @@ from becausal.core.metrics import Transfer
 from becausal.core.request import Request
 from becausal.core.stats import Stats
 from becausal.core.targets import Target
-from becausal.render.colours import COLOURS, line_of, rgb_of
+from becausal.render.colours import AGAINST, COLOURS, ZONES, line_of, rgb_of
 from becausal.render.figures import draw_curve, explanation_png, find_intervals, new_figure, plot, png_bytes, printable
 from becausal.render.numbers import format_confidence, format_share
 from becausal.render.pages import render_page
@@ -240,6 +240,10 @@ def test_the_report_says_what_was_found() -> None:
     assert "The model says bus (0.97). 10 % of the pixels, the core, keep the confidence (0.41 of 0.97) with" in words
     assert "Stopped early" not in words
     assert "becausal explain photo.jpg" in words
+    plain = dataclasses.replace(make(), origin=asking(Request(fills=("grey",))))
+    words = " ".join("".join(Page(render_report(plain)).words).replace("\xa0", " ").split())
+    assert "Masked pixels are in the plain fill." in words
+    assert words.count("grey") == words.count("the plain fill (mid-grey)") + words.count("--fill grey") == 2
 
 
 @pytest.mark.parametrize(
@@ -300,7 +304,7 @@ REST = "with everything else replaced by grey and by blur."
         ),
         (
             ask_about(Target(291, threshold=0.5), NamedScore("lion", 291, 0.6), top=COUGAR),
-            "The model says lion (0.60). 10 % of the pixels, the core, keep lion at a probability of at least 0.5 and the "
+            "The model says lion (0.60). 10 % of the pixels, the core, keep lion at a confidence of at least 0.5 and the "
             f"confidence (0.41 of 0.60) {REST}",
         ),
         (
@@ -395,7 +399,7 @@ def minimality(explanation: Explanation) -> Check:
 # Two sets
 
 CERTIFICATE = Certificate(0.9, 51, 0, 0.9, 0.95, 1_000_000, {"kind": "becausal", "version": 1, "seed": 0})
-ZONE_NAMES = ("core", "rest of enough", "backup", "context", "against")
+ZONE_NAMES = ("core", "rest of enough", "backup", "context", "lowers it")
 
 
 def make_two(grid: tuple[int, ...] = (36, 54), *, original: bool = False) -> Explanation:
@@ -549,6 +553,7 @@ def test_the_map_has_a_colour_for_each_zone_and_the_photo_shines_through() -> No
 def test_the_zones_are_named_in_words(grid: tuple[int, ...]) -> None:
     explanation = make_two(grid)
     figure = plot(explanation)
+    assert ZONES[Zone.AGAINST][0] != AGAINST  # the set `against` is another one
     named = {text.get_text() for axes in figure.axes if axes.get_legend() for text in axes.get_legend().get_texts()}
     assert named == set(ZONE_NAMES)
     words = " ".join(" ".join(Page(render_report(explanation)).words).split())

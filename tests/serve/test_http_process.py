@@ -107,7 +107,8 @@ def test_a_missing_library_is_named_with_its_extra(library, monkeypatch, capsys)
     assert main(["serve", "--port", "0"]) == 2
     assert capsys.readouterr().err == (
         f"becausal: error: becausal serve needs {library}, which is not installed: "
-        "pip install starlette uvicorn python-multipart prometheus-client (the extra becausal[serve])\n"
+        'pip install starlette uvicorn python-multipart prometheus-client, or pip install ".[serve]" in the folder of '
+        "becausal's source\n"
     )
 
 

@@ -18,10 +18,12 @@ from becausal.batch.reading import BatchRun
 from becausal.batch.settings import DIRECTORY
 from becausal.core.errors import BecausalError, OptionError, OutputError
 from becausal.core.files import path_inside, write_file
-from becausal.render.painting import encode_png
+from becausal.images.loading import encode_png
 
-_KEPT = ("level", "sufficient", "necessary", "inside", "calls", "stopped_by", "note", "truth")  # columns that become fields
-_MASK, _MAP = "explanation", "heat_map"  # fields with an image file
+#: Columns that become fields, besides those about random backgrounds.
+_KEPT = ("level", "core_size", "against_size", "against_gain", "sufficient", "necessary", "inside", "calls", "stopped_by",
+         "note", "truth")  # fmt: skip
+_MASK, _MAP, _CORE, _AGAINST = "explanation", "heat_map", "core", "against"  # fields with an image file
 
 
 def write_fiftyone(run: BatchRun, folder: Path) -> int:
@@ -41,9 +43,13 @@ def write_fiftyone(run: BatchRun, folder: Path) -> int:
         if explanation.visible.ndim != 2:
             others += 1
             continue
-        samples.append(_describe(row, explanation, run.settings.get(DIRECTORY)))
-        mask, heat = explanation.on_original(explanation.visible), explanation.on_original(explanation.responsibility)
-        for field, pixels in ((_MASK, mask * np.uint8(255)), (_MAP, _as_grey(heat))):
+        masks = {_MASK: explanation.visible}
+        masks |= {_CORE: explanation.levels[0].visible} if len(explanation.levels) > 1 else {}
+        masks |= {} if explanation.against is None else {_AGAINST: explanation.against.visible}
+        samples.append(_describe(row, explanation, run.settings.get(DIRECTORY), list(masks)))
+        pictures = {field: explanation.on_original(mask) * np.uint8(255) for field, mask in masks.items()}
+        pictures[_MAP] = _as_grey(explanation.on_original(explanation.responsibility))
+        for field, pixels in pictures.items():
             write_file(path_inside(folder, _file_of(field, row)), encode_png(pixels))
     if others and not samples:
         raise OptionError("the format fiftyone is for images only: export signals and volumes as csv or parquet")
@@ -58,16 +64,16 @@ def _make_folders(folder: Path) -> None:
     try:
         if folder.is_dir() and any(folder.iterdir()) and not (folder / "samples.json").is_file():
             raise OutputError(f"{folder} has other files: give a new folder")
-        for field in (_MASK, _MAP):
+        for field in (_MASK, _MAP, _CORE, _AGAINST):
             (folder / "fields" / field).mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         raise OutputError(f"cannot write {folder}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _describe(row: IndexRow, explanation: Explanation, directory: str | None) -> dict[str, Any]:
+def _describe(row: IndexRow, explanation: Explanation, directory: str | None, masks: list[str]) -> dict[str, Any]:
     """A sample: the image, what the model says of it, the masks, and columns of the index.
 
-    directory: where paths of images that are not absolute start.
+    directory: where paths of images that are not absolute start. masks: the fields of the sets that it has.
     """
     said = {"label": row["label"], "confidence": row["confidence"]}
     prediction: dict[str, Any] = {"_cls": "Classification", **said}
@@ -80,10 +86,10 @@ def _describe(row: IndexRow, explanation: Explanation, directory: str | None) ->
         "filepath": os.path.abspath(os.path.join(directory or "", row["image"])),
         "tags": [],
         "prediction": prediction,
-        _MASK: {"_cls": "Segmentation", "mask_path": _file_of(_MASK, row)},
+        **{field: {"_cls": "Segmentation", "mask_path": _file_of(field, row)} for field in masks},
         _MAP: {"_cls": "Heatmap", "map_path": _file_of(_MAP, row), "range": [0, 255]},
         "share": row["size"],
-        **{name: row[name] for name in _KEPT if row[name] is not None},
+        **{name: value for name, value in row.items() if value is not None and (name in _KEPT or "backgrounds" in name)},
     }
 
 

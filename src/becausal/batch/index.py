@@ -17,6 +17,7 @@ from typing import Any
 from becausal.batch.inputs import Box, InputItem, compare_with_boxes
 from becausal.batch.settings import rows_per_image, to_json
 from becausal.core import boxes as core_boxes
+from becausal.core.checks import Checks
 from becausal.core.contracts import name_id
 from becausal.core.errors import DamagedIndexError, OptionError, OutputError
 from becausal.core.explanation import ExplanationRecord
@@ -25,7 +26,7 @@ from becausal.core.schema import check_depth, read_value
 from becausal.core.text import one_line, replace_surrogates
 
 INDEX = "index.sqlite"
-VERSION = 5
+VERSION = 6
 NO_LIMIT = 1 << 62
 NO_SIGN = 2**63 - 1  # SQLite has no larger numbers
 MAX_LENGTH = 1 << 26  # bytes of a value
@@ -51,10 +52,17 @@ RESULTS = {
     "level": "TEXT",  # which set the explanation is: enough, core, label, or a percentage
     "size": "REAL",  # share of the view's pixels in the explanation
     "core_size": "REAL",  # the same for the set inside it; NULL where there is none
-    "backgrounds": "REAL",  # share of fresh random backgrounds on which the explanation keeps the label
+    "backgrounds": "REAL",  # share of fresh random backgrounds on which the explanation keeps the label, and its interval
+    "backgrounds_low": "REAL",
+    "backgrounds_high": "REAL",
+    "core_backgrounds": "REAL",  # the same for the set inside it
+    "core_backgrounds_low": "REAL",
+    "core_backgrounds_high": "REAL",
     "pixels": "INTEGER",
     "pieces": "INTEGER",
     "alone": "REAL",  # confidence when only the explanation is visible
+    "against_size": "REAL",  # share of the view that speaks against the label; NULL where nothing was found, or nobody asked
+    "against_gain": "REAL",  # by how much the confidence rises with it masked
     "sufficient": "INTEGER",
     "necessary": "INTEGER",
     "minimal_grain": "INTEGER",
@@ -69,7 +77,7 @@ RESULTS = {
 COLUMNS = ("id", "image", "state", *RESULTS, "error", "tries", "truth", "boxes", "box_size", "finished")
 KINDS = dict.fromkeys(COLUMNS, "TEXT") | RESULTS | {"id": "INTEGER", "tries": "INTEGER"}
 _NEEDED = {"done": ("label", "size", "calls", "seconds", "stopped_by"), "failed": ("error",), "waiting": ()}
-_SHARES = ("size", "core_size", "backgrounds", "inside", "by_chance")
+_SHARES = {"size", "core_size", "against_size", "inside", "by_chance", *(name for name in RESULTS if "backgrounds" in name)}
 _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "TEXT": ((str,), "text"),
     "INTEGER": ((int,), "a whole number"),
@@ -273,7 +281,6 @@ def make_row(
     categories: of the ground truth, in lower case. box: number of the explained box, in runs of all boxes.
     """
     checks, summary, levels = explanation.checks, explanation.summary(), explanation.levels
-    held = None if checks.transfer is None or not checks.transfer.asked else checks.transfer.share
     label = replace_surrogates(explanation.label)  # a record from elsewhere may hold anything
     boxes = compare_with_boxes(explanation.visible, explanation.frame, label, item, categories)
     return {
@@ -286,12 +293,20 @@ def make_row(
         "level": explanation.level.name,
         "size": explanation.size,
         "core_size": levels[0].size if len(levels) > 1 else None,
-        "backgrounds": held,
+        **_show_held("backgrounds", checks),
+        **(_show_held("core_backgrounds", levels[0].checks) if len(levels) > 1 else {}),
         "alone": summary["explanation"]["confidence"],
+        **{f"against_{name}": (summary["against"] or {}).get(name) for name in ("size", "gain")},
         **{name: getattr(checks, name) for name in ("sufficient", "necessary", "minimal_grain")},
         **{name: getattr(explanation, name) for name in ("pixels", "pieces", "stopped_by", "calls", "seconds")},
         **vars(boxes),
     }
+
+
+def _show_held(name: str, checks: Checks) -> IndexRow:
+    """The columns about how far a set holds: its share of backgrounds, with the interval; none if that was not measured."""
+    held = checks.transfer
+    return {name: held.share, f"{name}_low": held.low, f"{name}_high": held.high} if held is not None and held.asked else {}
 
 
 def label_id_of(explanation: ExplanationRecord) -> int | None:

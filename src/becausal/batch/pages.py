@@ -19,8 +19,8 @@ from becausal.render.painting import make_thumbnail, shrink
 from becausal.render.wording import describe_corners
 
 COLUMNS = (
-    *("id", "image", "box", "label", "place", "confidence", "alone", "size", "core_size", "backgrounds", "pieces", "calls"),
-    *("inside", "error"),
+    *("id", "image", "box", "label", "place", "confidence", "alone", "size", "backgrounds", "core_size", "core_backgrounds"),
+    *("pieces", "calls", "inside", "error"),
 )
 MAX_PICTURES = 400  # rows of the table with a thumbnail, the first ones
 TABLE_SIDE = 72  # pixels of such a thumbnail, the longer side
@@ -29,12 +29,14 @@ CHARTS: dict[str, tuple[str, str, Callable[[float], str]]] = {
     "size": ("Size", "share of the view in the explanation", format_share),
     "core_size": ("Size of the core", "share of the view in the core", format_share),
     "backgrounds": ("Random backgrounds", "share on which the explanation keeps its label", format_share),
+    "core_backgrounds": ("The core on random backgrounds", "share on which it keeps the label", format_share),
     "confidence": ("Confidence", "of the label on the whole view", format_confidence),
     "calls": ("Model calls", "per image", lambda value: f"{value:,.0f}"),
     "inside": ("On the object", "share of the explanation inside the object's boxes", format_share),
 }
 BOX_CHARTS = CHARTS | {
     "backgrounds": ("Random backgrounds", "share on which the explanation keeps its box", format_share),
+    "core_backgrounds": ("The core on random backgrounds", "share on which it keeps the box", format_share),
     "confidence": ("Score", "of the box on the whole view", format_confidence),
     "calls": ("Model calls", "per box; boxes of one image share them", CHARTS["calls"][2]),
 }
@@ -71,16 +73,16 @@ def render_run(run: BatchRun, overview: Overview, path: Path) -> str:
         return made
 
     has_truth, is_detector = overview.mean_inside is not None, overview.is_detector
-    left_out = {"inside": not has_truth, "core_size": not overview.has_core, "backgrounds": not overview.has_backgrounds}
-    left_out |= {"box": overview.unit != "box", "place": not is_detector}
-    columns = [name for name in COLUMNS if not left_out.get(name)]
+    left_out = {"core_size", "backgrounds", "core_backgrounds", "inside"} - overview.known
+    left_out |= ({"box"} if overview.unit != "box" else set()) | (set() if is_detector else {"place"})
+    columns = [name for name in COLUMNS if name not in left_out]
     table = [(row | {"place": place_of(row)}) for row in overview.rows]
     rows = [[float(f"{x:.6g}") if isinstance(x := row[name], float) else x for name in columns] for row in table]
     pictured = [row["id"] for row in overview.rows if row["state"] == "done"][:MAX_PICTURES]
-    has_extremes = overview.explained >= 2 * len(overview.smallest) > 0
     folder = _link(run.folder / "explanations", path) if overview.settings.get("render") else ""  # of pages of images
     kept = "box" if is_detector else "label"
     titles = {"inside": "on the object", "alone": "confidence alone", "core_size": "size of the core"}
+    titles["core_backgrounds"] = "core on backgrounds"
     titles |= {"confidence": "score", "alone": "score alone", "place": "left,top to right,bottom"} if is_detector else {}
     return render_page(
         "run.html",
@@ -90,13 +92,13 @@ def render_run(run: BatchRun, overview: Overview, path: Path) -> str:
         charts=[
             chart
             for name, form in (BOX_CHARTS if is_detector else CHARTS).items()
-            if not left_out.get(name) and (chart := make_chart(overview.histograms[name], *form))
+            if (chart := make_chart(overview.histograms[name], *form))
         ],
         widest=max((each["size"] for each in overview.classes), default=0.0) or 1.0,
-        least_sure=cards(overview.least_sure) if has_extremes else [],
-        least_held=cards(overview.least_held) if has_extremes else [],
-        smallest=cards(overview.smallest) if has_extremes else [],
-        largest=cards(overview.largest) if has_extremes else [],
+        least_sure=cards(overview.least_sure),
+        least_held=cards(overview.least_held),
+        smallest=cards(overview.smallest),
+        largest=cards(overview.largest),
         sample=cards(overview.sample),
         kept=kept,
         table={"columns": columns, "rows": rows, "below": overview.below, "folder": folder or None}

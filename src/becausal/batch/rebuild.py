@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from becausal.api.explanation import Explanation
-from becausal.api.origins import hash_file
+from becausal.api.origins import hash_file, split_spec
 from becausal.batch.index import BOX_FOLDER, ERROR_FILE, INDEX, Index, check_header, find_result_folders, make_row, stamp_of
 from becausal.batch.inputs import InputItem, Inputs
 from becausal.batch.settings import ALL, check_same_run, format_time, make_header, to_json
@@ -167,7 +167,7 @@ def _facts_of(explanation: Explanation) -> dict[str, str | None]:
 
 def _last_part(spec: str) -> str:
     """The model without its folder; records may have another path to the same file, which its hash identifies."""
-    name = str(spec).removeprefix("detect:").replace(os.sep, "/").rsplit("/", 1)[-1]
+    name = split_spec(str(spec))[1].replace(os.sep, "/").rsplit("/", 1)[-1]
     kind, _, rest = name.partition(":")
     return rest if kind in KINDS and rest else name
 
@@ -177,6 +177,8 @@ def _comparable(options: Mapping[str, Any]) -> dict[str, Any]:
     plain = dict(json.loads(to_json({k: v for k, v in options.items() if k not in ("batch_size", "threads", "labels")})))
     if str(plain.get("preprocess")).endswith(".toml"):
         plain["preprocess"] = os.path.basename(plain["preprocess"])
+    if plain.get("like") is not None:
+        plain["like"] = os.path.basename(plain["like"])
     if "fills" in plain:
         plain["fills"] = [f"image:{_last_part(fill[6:])}" if fill.startswith("image:") else fill for fill in plain["fills"]]
     return plain

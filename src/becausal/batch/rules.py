@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from becausal.batch.index import IndexRow
 from becausal.batch.inputs import share_in
@@ -236,22 +236,31 @@ class NecessaryRule:
 
 @dataclass(frozen=True, kw_only=True)
 class BackgroundsRule:
-    """Explanations that depend on the fill: they keep their label on less than `at_least` of the random backgrounds."""
+    """Sets that depend on the fill: they keep their label on less than `at_least` of the random backgrounds.
+
+    set: which of the two sets of the default answer; by default the explanation, whichever it is.
+    """
 
     at_least: float = 0.5
+    set: Literal["core", "enough"] | None = None
     max_share: float = MAX_SHARE
     needs_baseline, place = False, None
 
     @property
     def breach(self) -> str:
-        return f"the explanation keeps its label on less than {format_limit(self.at_least)} of random backgrounds"
+        limit = format_limit(self.at_least)
+        return f"{self.set or 'the explanation'} keeps its label on less than {limit} of random backgrounds"
 
     def judge(self, image: Evidence) -> Judgement | None:
-        share = image.row["backgrounds"] if image.is_explained else None
+        if not image.is_explained:
+            return None
+        is_whole = self.set in (None, image.row["level"])  # or the set inside the explanation
+        share = image.row["backgrounds" if is_whole else "core_backgrounds"] if is_whole or self.set == "core" else None
         return None if share is None else _at_least(self.at_least, share, f"{format_share(share)} of random backgrounds")
 
     def missing(self, run: Path) -> str:
-        return f"no explanation of {run} was evaluated on random backgrounds"
+        what = "explanation" if self.set is None else f"set {self.set}"
+        return f"no {what} of {run} was evaluated on random backgrounds"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -134,11 +134,12 @@ def hash_files(job: BatchJob) -> dict[str, str | None]:
     """Hashes of all files besides the model's own that decide the answers, by `file NAME`.
 
     These are the TOML file of the model, the external data of an ONNX file, the modules and weights next to a Python file
-    that it names, and the images used as fills. Names are relative to the model's folder for files in it.
+    that it names, the images used as fills, and the one that others are compared with. Names are relative to the model's
+    folder for files in it.
     """
     model, toml = model_file(job.model), toml_file(job.model, job.loading.preprocess)
     found = [Path(fill.removeprefix("image:")) for fill in job.request.fills if fill.startswith("image:")]
-    found += [toml] if toml is not None else []
+    found += [Path(path) for path in (toml, job.loading.like) if path is not None]
     if model is not None and model.suffix == ".py":
         found += _find_code(model)
         argument = Path(job.model.partition(".py:")[2].partition(":")[2])

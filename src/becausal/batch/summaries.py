@@ -21,8 +21,8 @@ from becausal.render.wording import FRAGILE
 
 OUTSIDE = 0.5  # an explanation with a smaller share of its pixels on the object counts as outside
 BINS = 24
-MEASURES = ("size", "core_size", "backgrounds", "confidence", "calls", "inside")  # whose distributions are shown
-EXTREMES = 8  # of the largest, the smallest, the least sure explanations
+MEASURES = ("size", "core_size", "backgrounds", "core_backgrounds", "confidence", "calls", "inside")  # as distributions
+EXTREMES = 8  # of the largest, the smallest, the least sure explanations; at most half of all
 MAX_OUTSIDE = 40  # explanations outside their object that are shown
 MAX_ROWS = 20_000  # in the table of a page
 
@@ -60,6 +60,7 @@ class Overview:
         limit = None if run.limit is None or run.count(run.limit)["waiting"] else run.limit
         done = list(run.rows("state = 'done'"))
         by_size = sorted(done, key=lambda row: (row["size"], row["id"]))
+        few = min(EXTREMES, len(done) // 2)
         judged = [row for row in done if row["inside"] is not None]
         missed = sorted((row for row in judged if row["inside"] < below), key=lambda row: (row["inside"], -row["size"]))
         self.name, self.settings, self.started, self.notes = run.folder.name, run.options, run.started, run.notes
@@ -69,19 +70,18 @@ class Overview:
         self.is_limited = limit is not None and counts["waiting"] > 0  # all images of the last start's --limit were tried
         self.explained, self.explained_images = len(done), len({row["id"] // run.per_image for row in done})
         self.is_detector = any(corners_of(row) is not None for row in done)
-        self.has_core = any(row["core_size"] is not None for row in done)
-        self.has_backgrounds = any(row["backgrounds"] is not None for row in done)
+        self.known = {name for name in MEASURES if any(row[name] is not None for row in done)}
         self.fragile = sum(row["backgrounds"] is not None and row["backgrounds"] < FRAGILE for row in done)
         self.calls = sum(row["calls"] for row in done)
         self.cut_short = sum(row["stopped_by"] != "finished" for row in done)
         self.histograms = {name: histogram(row[name] for row in done) for name in MEASURES}
         self.classes = _summarise_labels(done, below)
         self.reasons = count_reasons((row["error"], row["image"]) for row in run.rows("state = 'failed'"))
-        self.largest, self.smallest = list(reversed(by_size[-EXTREMES:])), by_size[:EXTREMES]
+        self.largest, self.smallest = by_size[::-1][:few], by_size[:few]
         scored = [row for row in done if row["confidence"] is not None]
-        self.least_sure = sorted(scored, key=lambda row: (row["confidence"], row["id"]))[:EXTREMES]
+        self.least_sure = sorted(scored, key=lambda row: (row["confidence"], row["id"]))[:few]
         held = [row for row in done if row["backgrounds"] is not None]
-        self.least_held = sorted(held, key=lambda row: (row["backgrounds"], row["id"]))[:EXTREMES]
+        self.least_held = sorted(held, key=lambda row: (row["backgrounds"], row["id"]))[:few]
         self.sample = take_evenly(done, thumbs)
         self.judged = len(judged)  # explanations with boxes of their label
         self.outside, self.outside_count = missed[:MAX_OUTSIDE], len(missed)

@@ -32,8 +32,9 @@ def select_methods(
     texts = list(dict.fromkeys(text.strip() for text in texts if text.strip()))
     if not texts:
         raise OptionError("there are no methods: give names separated by commas, or all")
-    if classifier.info.output == "boxes":
-        raise OptionError(f"benches compare methods on classifiers, and {classifier.info.spec} is an object detector")
+    kinds = {"boxes": "is an object detector", "segments": "gives every pixel a class"}
+    if (what := kinds.get(classifier.info.output)) is not None:
+        raise OptionError(f"benches compare methods on classifiers, and {classifier.info.spec} {what}")
     chosen, unable = [], {}
     for text in [name for name in METHODS if METHODS[name].needs != "boxes"] if texts == ["all"] else texts:
         name, options = split_method(text)
