@@ -41,6 +41,7 @@ PUBLISHED = (
     "causal,dc-causal,sbfl,rise:masks=8000,occlusion,lime,shap,greedy,phasewin,hsic,sobol,"
     "ig,gbp,deeplift,grad-cam,lrp,rap,extremal:steps=800,random,centre"
 )
+PASTED = "causal,rise:masks=500,lime:samples=500,phasewin,greedy:patches=22,centre"
 NETWORKS = ("mobilenet", "squeezenet", "efficientnet")
 DATA = {"photobombing": "photobombing", "roaming-panda": "roaming-panda", "occlusion": "imagenet-samples"}
 Run = tuple[str, str, dict[str, Any]]
@@ -77,6 +78,11 @@ RUNS: dict[str, Run] = {
         for network in NETWORKS
     },
     **{f"convergence-{network}": ("convergence", network, {"data": "photobombing", "limit": 20}) for network in NETWORKS},
+    "paste-bundled": ("paste", "bundled", {"limit": 50, "methods": PASTED}),
+    **{
+        f"paste-{network}": ("paste", network, {"data": "imagenet-samples", "limit": 50, "methods": PASTED})
+        for network in NETWORKS
+    },
     "faithfulness-mobilenet": ("faithfulness", "mobilenet", {"data": "photobombing", "limit": 50, "methods": ALL}),
 }
 

@@ -669,8 +669,12 @@ def judged(explanation, model, rule):
 
 def test_the_target_may_be_a_label_in_the_top_k():
     picture = corners(200, 100, 150, 50)
-    with pytest.raises(TargetError, match="does not hold"):
+    with pytest.raises(TargetError) as caught:
         becausal.explain(picture, four_corners, target="three", fills="black")
+    said = (
+        "the model does not say three here: its top label is one (0.92), three has rank 2 (0.08): ask with --top 2 (top=2)"
+    )
+    assert str(caught.value) == said
     explanation = becausal.explain(picture, four_corners, target="three", top=2, fills="black")
     assert explanation.label_id == 2
 
@@ -678,6 +682,17 @@ def test_the_target_may_be_a_label_in_the_top_k():
         return sorted(range(4), key=lambda i: (-np.float32(scores[i]), i)).index(2) < 2
 
     judged(explanation, four_corners, second)
+
+
+@pytest.mark.parametrize(("label", "advice"), [(9, ": ask with --top 10 (top=10)"), (10, ""), (29, "")])
+def test_a_label_far_behind_is_not_asked_about(label, advice):
+    scores = np.linspace(0.05, 0.01, 30)
+    model = as_classifier(lambda images: np.repeat(scores[None], len(images), axis=0), returns="probabilities")
+    with pytest.raises(TargetError) as caught:
+        becausal.explain(square(), model, target=label)
+    place = "comes last" if label == 29 else f"has rank {label + 1}"
+    said = f"class {label} here: its top label is class 0 (0.05), class {label} {place} ({scores[label]:.2f}){advice}"
+    assert str(caught.value) == f"the model does not say {said}"
 
 
 def test_the_target_may_be_held_against_one_rival():
@@ -698,9 +713,8 @@ def test_headlines_follow_the_target(tmp_path):
     sentence = as_text(headline(explanation))
     whole = four_corners(picture[None])[0]
     assert sentence.startswith(f"The model says one ({whole[0]:.2f}). 1.0 % of the pixels, the core, keep ")
-    assert (
-        f"keep three ({whole[2]:.2f}) ahead of two and the confidence ({explanation.checks.confidence:.2f} of " in sentence
-    )
+    more = f"{explanation.checks.confidence:.2f}, and {whole[2]:.2f} with the whole image"
+    assert f"keep three ({whole[2]:.2f}) ahead of two and the confidence ({more})" in sentence
     assert sentence.endswith(" with everything else in the plain fill.")
     by_id = becausal.explain(picture, four_corners, target=2, against=1, fills="black")
     assert as_text(headline(by_id)) == sentence
@@ -777,7 +791,9 @@ def test_several_fills_must_all_keep_the_target():
 def test_what_cannot_be_explained_is_refused_in_words():
     with pytest.raises(FillError, match="fully masked image already has this label"):
         becausal.explain(square(), bright_square, fills="white")
-    with pytest.raises(TargetError, match="does not hold"):
+    with pytest.raises(
+        TargetError, match=r"does not say .* here: its top label is .* comes last .*: ask what its confidence"
+    ):
         becausal.explain(square(), bright_square, target=0)
     with pytest.raises(TargetError, match="no class 7"):
         becausal.explain(square(), bright_square, target=7)

@@ -93,7 +93,7 @@ def test_labels_that_are_compared_need_no_threshold():
     explanation = becausal.explain(pixels, model(), target="right", against="middle", fills="black")
     assert explanation.target.threshold is None
     assert explanation.checks.sufficient
-    with pytest.raises(TargetError, match="does not hold on the whole view"):
+    with pytest.raises(TargetError, match="the model does not say middle here: its top label is left"):
         becausal.explain(pixels, model(), target="middle", top=2, fills="black")
 
 

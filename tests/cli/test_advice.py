@@ -82,9 +82,10 @@ def test_a_label_behind_the_top_one_is_refused_with_the_option_that_helps(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = explain(capsys, "close", "--target", "mailbox", status=2)
-    assert said.strip().endswith("mailbox (0.45) has rank 2, the top label is tobacco shop (0.49): ask with --top 2 (top=2)")
+    refused = "the model does not say mailbox here: its top label is tobacco shop (0.49), mailbox has rank 2 (0.45)"
+    assert said.strip().endswith(f"{refused}: ask with --top 2 (top=2)")
     said = explain(capsys, "health", "--target", "blurred", status=2)
-    command = re.search(r"blurred \(0\.01\) comes last, .* with (--top 3 --confidence 0\.9) ", said)
+    command = re.search(r"blurred comes last \(0\.01\): .* with (--top 3 --confidence 0\.9) ", said)
     assert command is not None
     with pytest.raises(TargetError, match=r"mailbox \(0\.45\) is behind tobacco shop \(0\.49\)"):
         becausal.explain("photo.png", "python:net.py:close", target="mailbox", against="tobacco shop")
@@ -168,6 +169,11 @@ def test_several_fills_and_two_options_are_named_together() -> None:
     (scope, text), _ = list_hints(explanation)
     assert scope == "scope"
     assert "in these fills: leave out --smallest and --fill to get" in text
+
+
+def test_two_options_with_the_usual_fill(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = explain(capsys, "close", *QUICK, "--smallest", "--contrast")
+    assert "in one fill: leave out --smallest and --contrast to get" in said
 
 
 def test_the_only_image_has_a_word_on_seeds_and_many_images_have_none(

@@ -11,8 +11,10 @@ from PIL import Image
 import becausal
 from becausal.api.origins import hash_file
 from becausal.batch.settings import BatchJob, hash_files
+from becausal.core.errors import AnswerError
 from becausal.interfaces.cli.app import main
 from becausal.models import Loading
+from becausal.models.similarity import EMPTY
 
 onnx = pytest.importorskip("onnx")
 QUICK = ["--method", "dc-causal", "--option", "partitions=4", "--confidence", "0.5", "--fill", "grey", "--max-calls", "400"]
@@ -59,7 +61,11 @@ def cosine(one, other):
 def test_both_images_are_explained_drawn_and_verified(place, capsys):
     assert similar() == 0
     said = capsys.readouterr().out
-    assert said.startswith(f"a.png and b.png: cosine similarity {cosine('a.png', 'b.png'):.3f}\n  first image empty   ")
+    Image.new("RGB", (16, 16), (EMPTY,) * 3).save("empty.png")
+    empty = {name: f"similarity of {name} to an empty image  {cosine(name, 'empty.png'):.3f}" for name in ("a.png", "b.png")}
+    facts = f"  {empty['b.png']}\n  {empty['a.png']}\n"
+    assert said.startswith(f"a.png and b.png: cosine similarity {cosine('a.png', 'b.png'):.3f}\n{facts}")
+    assert "an empty image has -0.055, which counts as 0" in said
     for image, other in ("ab", "ba"):
         assert f"{image}.png: The similarity to {other}.png is" in said
         assert run("verify", f"out/{image}") == 0
@@ -109,6 +115,35 @@ def test_ctrl_c_saves_what_there_is(place, capsys, monkeypatch):
     assert "The search was interrupted" in capsys.readouterr().out
     assert sorted(path.name for path in Path("out").iterdir()) == ["a", "similar.png"]
     assert run("verify", "out/a") == 0
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_the_first_image_is_kept_where_the_search_of_the_second_fails(place, capsys, monkeypatch):
+    searched = []
+
+    def explain_one(images, *words, **options):
+        searched.extend(images)
+        failure = becausal.Failure("b.png", AnswerError("the server\nis gone"))
+        return iter([failure]) if len(searched) == 2 else becausal.explain_many(images, *words, **options)
+
+    monkeypatch.setattr("becausal.api.similar.explain_many", explain_one)
+    assert similar() == 2
+    said, complaint = capsys.readouterr()
+    assert complaint == "becausal: error: b.png: the server is gone\n"
+    assert "a.png: The similarity to b.png is" in said
+    assert sorted(path.name for path in Path("out").iterdir()) == ["a", "similar.png"]
+    assert run("verify", "out/a") == 0
+    searched[:] = ["another"]
+    assert similar("--out", "none") == 2  # nothing was found: nothing is written
+    assert not Path("none").exists()
+
+
+@pytest.mark.usefixtures("without_figures")
+def test_that_two_images_are_the_same_is_said(place, capsys):
+    shutil.copy("a.png", "copy.png")
+    assert run("similar", "a.png", "copy.png", *MODEL, *QUICK, "--out", "out") == 0
+    said = "becausal: note: a.png and copy.png are the same image: what is explained is its similarity to itself\n"
+    assert capsys.readouterr().err == said
 
 
 # ---- the other image of a saved explanation
@@ -171,7 +206,7 @@ def test_a_batch_compares_all_images_with_one(place, capsys):
     assert run("report", "run") == 0
     said = capsys.readouterr().out
     assert "explained  2 of 3" in said
-    assert "the image is no more 'like b.png' than an empty image" in said
+    assert "the image is no more similar to 'b.png' than an empty image is" in said
     assert run(*words) == 3
     # Where something is left to do, the run is not continued with another file.
     before = hash_files(BatchJob(model="embed:net.onnx", loading=Loading(like="b.png")))
@@ -195,7 +230,7 @@ def test_inspect_shows_similarities(place, capsys):
         (["a.png", "b.png", "--model", "bundled:detector"], "'bundled:detector' cannot follow it: give a network alone"),
         (["a.png", "c.png", *MODEL], "a.png is no more similar to c.png (-0.530) than an empty image (-0.082)"),
         (["a.png", "b.png", *MODEL, "--above", "1.5"], "the threshold is a score above 0 and up to 1, e.g. 0.5, not 1.5"),
-        (["a.png", "b.png", *MODEL, "--above", "0.999"], "the cosine similarity 'like b.png' is 0.9"),
+        (["a.png", "b.png", *MODEL, "--above", "0.999"], "the cosine similarity to 'b.png' is 0.9"),
         (["a.png", "b.png", *MODEL, "--like", "c.png"], "--like"),
         (["a.png", "b.png", *MODEL, "--out", "net.onnx"], "net.onnx is not a folder"),
     ],

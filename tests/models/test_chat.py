@@ -302,7 +302,7 @@ def test_a_run_that_is_repeated_is_free(server, house):
     assert (again.calls, again.confidence, again.checks) == (first.calls, first.confidence, first.checks)
     assert np.array_equal(again.visible, first.visible)
     spent = "1.00 spent so far at 0.5 per answer: 2 answers by the server (2 of them when it was loaded)"
-    assert f"{spent}, {asked - LOADING} from the cache" in model.info.notes
+    assert f"{spent}, {asked - LOADING} answered from the cache" in model.info.notes
     # Another question, another model, or other answers at the beginning: nothing is taken from the cache.
     server.set()
     load(server, labels=LABELS, ask="Why?").classify(noise(1))
@@ -334,12 +334,12 @@ def test_an_answer_that_changes_is_noticed(server, house, monkeypatch):
 
 def test_ctrl_c_waits_for_no_answer(server):
     model = load(server, endpoint={"cache": None})
-    server.set(delay=2)
+    server.set(delay=8)
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
     begun = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         model.classify(noise(4))
-    assert time.monotonic() - begun < 1.5
+    assert time.monotonic() - begun < 5
     server.set()
     assert len(model.classify(noise(4))) == 4
 
@@ -352,7 +352,7 @@ def test_the_same_answer_to_everything(server, house, capsys):
     with pytest.raises(FillError) as caught:
         explain(house, load(server), fills="auto")
     assert str(caught.value) == (
-        "the model gives the same answer, 'mug', with no image at all: the image is not why, and there is nothing to explain"
+        "with no image at all, the model says 'mug' as well: the image is not why, and there is nothing to explain"
     )
     assert len(server.requests) <= LOADING + 4  # no other fills are tried
 
@@ -365,18 +365,27 @@ def test_the_same_answer_without_an_image_is_said_first(labels, server, house, c
     arguments = ["explain", "house.png", "--model", server.spec, "--ask", ASK, "--resize", "squash/64", "--max-calls", "40"]
     assert main([*arguments, *words]) == 0
     out, _ = capsys.readouterr()
-    said = "house.png: With no image at all, the model says house as well: the image is not why."
+    said = "house.png: With no image at all, the model says house as well: the image may not be why."
     assert " ".join(out.split()).startswith(said)
     record = json.loads(Path("becausal-out/house/explanation.json").read_text())
-    assert record["notes"][0] == "the model gives the same answer, 'house', with no image at all: the image is not why"
+    assert record["notes"][0] == "with no image at all, the model says 'house' as well: the image may not be why"
     assert said.removeprefix("house.png: ").split(":")[1].strip() in Path("becausal-out/house/report.html").read_text()
+
+
+def test_the_same_answer_is_no_finding_where_something_else_is_asked(server, house):
+    server.set(blank="The HOUSE.")
+    model = load(server, labels=LABELS)
+    for options in ({"top": 2}, {"against": "mug"}):
+        notes = explain(house, model, **options).notes
+        assert not any("the model says" in note for note in notes)
+        assert "with no image at all, the answer is 'house'" in notes  # the fact, among the others
 
 
 def test_another_answer_without_an_image_is_no_finding(server, house):
     # Neither is one of the choices: that they are called the same does not make them the same.
     explanation = explain(house, load(server, labels=[name for name in LABELS if name != "house"]))
     assert explanation.label == OTHER
-    assert not explanation.notes[0].startswith("the model gives the same answer")
+    assert not any("the model says" in note for note in explanation.notes)
     server.set(blank=None)
     model = load(server)
     assert model.info.blank is None
@@ -388,10 +397,10 @@ def test_another_answer_without_an_image_is_no_finding(server, house):
 
 def test_faults_that_pass_change_nothing(server, house):
     whole = explain(house, load(server, endpoint={"cache": None}))
-    faults = [None, {"status": 503}, None, {"status": 429, "headers": {"Retry-After": "0"}}, None, {"sleep": 0.9},
+    faults = [None, {"status": 503}, None, {"status": 429, "headers": {"Retry-After": "0"}}, None, {"sleep": 4.0},
               {"status": 502}, {"status": 504}]  # fmt: skip
     server.set(faults)
-    again = explain(house, load(server, endpoint={"cache": None, "timeout": 0.6}))
+    again = explain(house, load(server, endpoint={"cache": None, "timeout": 3.0}))
     assert np.array_equal(again.visible, whole.visible)
     assert not server.faults
 
@@ -437,6 +446,9 @@ def test_scores_that_fail_later_are_not_mixed_with_labels(server):
     model.classify(noise(2))
     with pytest.raises(AnswerError, match=r"no log-probabilities that tell the choices apart .* add --endpoint logprobs=no"):
         model.classify(noise(2, seed=1))
+    server.set()  # an answer without scores is not kept: it is asked for again
+    assert load(server, labels=LABELS).classify(noise(2, seed=1)).shape == (2, len(LABELS) + 1)
+    assert len(server.requests) == LOADING + 2
 
 
 @pytest.mark.parametrize("name", ["temperature", "seed", "max_tokens"])
@@ -520,6 +532,10 @@ def test_the_price_is_said_before_it_begins(server, house, capsys, without_figur
     assert err == f"becausal: note: at most 30 calls to {server.spec}, which cost 0.30: set another limit with --max-calls\n"
     assert "(budget 0.30)" in out
     assert len(server.requests) <= LOADING + 30
+    assert main(["explain", "house.png", "--model", server.spec, *words[:-1], "price=0.0001"]) == 0
+    out, err = capsys.readouterr()
+    assert "which cost 0.0030: set" in err
+    assert "(budget 0.0030)" in out
     choices = ["--labels", ",".join(LABELS), "--out", "two"]
     assert main(["explain", "house.png", "--model", server.spec, *words[:-2], *choices]) == 0
     page = " ".join(Path("two/house/report.html").read_text().split())
@@ -532,14 +548,18 @@ def test_the_price_is_said_before_it_begins(server, house, capsys, without_figur
         ({"ask": None}, "is asked a question about the image: add e.g. --ask"),
         ({"ask": " "}, "is asked a question about the image: add e.g. --ask"),
         ({"labels": ["cat"]}, "choices are two names or more"),
-        ({"labels": ["a cat", "Cat!"]}, "which differ by their words, not a cat, Cat!"),
+        ({"labels": ["a cat", "Cat!"]}, "which differ by their words, not 'a cat', 'Cat!'"),
         ({"device": "cuda"}, "remove --device"),
         ({"preprocess": "tf"}, "remove --preprocess"),
         ({"returns": "logits"}, "remove --returns"),
-        ({"threshold": 0.5}, "threshold is for object detectors"),
+        ({"threshold": 0.5}, "remove --threshold"),
+        ({"labels": ["", "cat", "dog"]}, "two names or more, which differ by their words, not '', 'cat', 'dog'"),
+        ({"labels": ["cat", "Another answer"]}, "'another answer' is the label of all answers that are none of the choices"),
+        ({"ask": 5}, "ask is 5; expected a text"),
         ({"text": "a cat"}, "text is for clip: models, not for chat"),
         ({"endpoint": {"shape": "N,3,8,8"}}, "the endpoint option shape is for oip: models, not for chat: remove it"),
-        ({"endpoint": {"parallel": 0}}, "parallel is an integer of at least 1, not '0'"),
+        ({"endpoint": {"parallel": 0}}, "parallel is an integer from 1 to 64, not '0'"),
+        ({"endpoint": {"parallel": 65}}, "parallel is an integer from 1 to 64, not '65'"),
         ({"endpoint": {"logprobs": "maybe"}}, "logprobs is one of auto, no, not 'maybe'"),
         ({"endpoint": {"speed": 1}}, "unknown endpoint option 'speed'; expected key=value with one of header, token_env"),
     ],
@@ -548,7 +568,7 @@ def test_options_that_are_not_for_it(options, said, server):
     with pytest.raises(OptionError) as caught:
         load(server, **options)
     assert said in str(caught.value)
-    assert not server.requests or "threshold" in options
+    assert not server.requests
 
 
 def test_options_of_chat_models_are_not_for_others(server):

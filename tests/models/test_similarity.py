@@ -209,7 +209,7 @@ def test_a_threshold_is_a_cosine_similarity(place):
     [
         ("ac", {}, "a.png is no more similar to c.png"),
         ("ab", {"above": 0.05}, "an empty image has a similarity of 0."),
-        ("ab", {"above": 0.99999}, "the cosine similarity 'like b.png' is 0.966, below the 0.99999 asked for"),
+        ("ab", {"above": 0.99999}, "the cosine similarity to 'b.png' is 0.966, below the 0.99999 asked for"),
         ("ab", {"loading": Loading(threshold=0.99999)}, "below the 0.99999 asked for"),
         ("ab", {"above": 2.0}, "the threshold is a score above 0 and up to 1, e.g. 0.5, not 2.0"),
     ],
@@ -224,12 +224,10 @@ def test_what_cannot_be_explained_is_refused_before_the_search(images, options, 
 
 def test_explain_says_how_similar_an_image_is(place):
     with pytest.raises(
-        TargetError, match=r"the image is no more 'like c\.png' than an empty image: there is nothing to explain"
+        TargetError, match=r"the image is no more similar to 'c\.png' than an empty image is: there is nothing to explain"
     ):
         becausal.explain("a.png", as_embedder(see, like="c.png"))
-    with pytest.raises(
-        TargetError, match=r"the cosine similarity 'like b.png' is 0\.966, below the 0.9999 asked for: there"
-    ):
+    with pytest.raises(TargetError, match=r"the cosine similarity to 'b.png' is 0\.966, below the 0.9999 asked for: there"):
         becausal.explain("a.png", as_embedder(see, like="b.png", threshold=0.9999))
     with pytest.raises(TargetError, match="top compares labels"):
         becausal.explain("a.png", as_embedder(see, like="b.png"), top=2)
@@ -338,7 +336,11 @@ def test_functions_in_files(spec, place):
 def test_bundled_models(place):
     scene = becausal.scenes.make_scene(104).image
     Image.fromarray(scene).save("scene.png")
-    assert load_model("embed:bundled", like="scene.png").info.spec == "embed:bundled"
+    info = load_model("embed:bundled", like="scene.png").info
+    assert info.spec == "embed:bundled"
+    advice = "if these are scores of classes, give the output with the embedding by `output_name` in a TOML file"
+    assert info.notes[0] == f"the embedding is the output logits: {advice}"
+    assert not any("scores of classes" in note for note in load_model("embed:bundled:clip", like="scene.png").info.notes)
     classifier = load_model("bundled")  # whose scores are taken as an embedding
     network = as_embedder(classifier, like="scene.png")
     expect_cosine(network, scene, scene, embed=lambda images: classifier.classify(images.astype(np.uint8)))
@@ -365,6 +367,7 @@ def raises(error):
             "embed: reads what the network returns by itself: remove returns",
         ),
         ("bundled", {"like": "b.png", "text": "red"}, "text is for clip: models"),
+        ("bundled", {"like": "b.png", "labels": ("red", "green")}, "an embed: model compares images: remove labels"),
         ("bundled:detector", {"like": "b.png"}, "cannot follow it: give a network alone"),
         ("detect:net.onnx", {"like": "b.png"}, "cannot follow it: give a network alone"),
         ("segment:net.onnx", {"like": "b.png"}, "cannot follow it: give a network alone"),

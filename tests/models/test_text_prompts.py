@@ -162,7 +162,9 @@ def fails(texts):
         (see, read, {"text": "red", "threshold": 0.1}, "give a threshold above it, not 0.1"),
         (see, read, {"text": "red", "scale": -1.0}, "the scale of cosine similarities is a number above 0, not -1"),
         (see, read, {"text": "red", "like": "a.jpg"}, "like is for embed: models"),
-        (see, read, {"text": "red", "endpoint": {"timeout": "1"}}, "endpoint options are for"),
+        (see, read, {"text": "red", "endpoint": {"timeout": "1"}}, "options are for oip: and chat: models, not for python"),
+        (see, read, {"text": 3}, "text is 3; expected a text"),
+        (see, read, {"labels": "a bus"}, "labels 'a bus' is no file, and one prompt: use text for it, or give two or more"),
         (see, fails, {"text": "red"}, "cannot embed 'red': RuntimeError: the dictionary is gone"),
         (see, lambda texts: [1.0] * 3, {"text": "red"}, r"float64 of shape \(3,\); expected finite numbers, \(1, d\)"),
         (see, lambda texts: [["a"]], {"text": "red"}, r"<U1 of shape \(1, 1\)"),
@@ -260,6 +262,10 @@ def test_words_that_are_not_in_the_vocabulary_are_one_word(pair):
     )
     assert np.array_equal(one.classify(images), other.classify(images))
     assert not np.allclose(one.classify(images), third.classify(images), atol=0.01)
+    assert one.info.notes[0] == "words that the model does not know: zebra"
+    choices = load_model("bundled:clip", labels=["a red yak, a yak", "a bus", "sky yeti"])
+    assert "words that the model does not know: yak, yeti" in choices.info.notes
+    assert not any("does not know" in note for note in third.info.notes)
 
 
 @pytest.mark.parametrize(
@@ -269,6 +275,7 @@ def test_words_that_are_not_in_the_vocabulary_are_one_word(pair):
         ({"text": "123"}, "knows no word of the prompt '123'"),
         ({"text": "a red bus a red bus a"}, "has 7 words, and the model reads 6 at most: shorten it"),
         ({}, "say which: --labels"),
+        ({"labels": "a bus"}, "labels 'a bus' is no file, and one prompt: use text for it, or give two or more"),
         ({"text": "bus", "device": "abacus"}, "abacus"),
     ],
 )

@@ -290,12 +290,12 @@ REST = "with everything else replaced by grey and by blur."
         (
             ask_about(Target(291, top=5), LION, top=COUGAR),
             "The model says cougar (0.81). 10 % of the pixels, the core, keep lion (0.03) among the top 5 labels and the "
-            f"confidence (0.41 of 0.03) {REST}",
+            f"confidence (0.41, and 0.03 with the whole image) {REST}",
         ),
         (
             ask_about(Target(291, top=5), LION),
             "The model gives lion a confidence of 0.03. 10 % of the pixels, the core, keep lion among the top 5 labels and "
-            f"the confidence (0.41 of 0.03) {REST}",
+            f"the confidence (0.41, and 0.03 with the whole image) {REST}",
         ),
         (
             ask_about(Target(286, against=291), COUGAR, top=COUGAR, rival=LION),
@@ -773,7 +773,8 @@ def test_the_command_leaves_out_defaults_and_names_files_by_their_full_path() ->
     origin = dataclasses.replace(origin, request=asked, files={})
     words = format_command(dataclasses.replace(explanation, origin=origin, target=Target(3, floor=0.87)))
     assert words.replace(" \\\n    ", " ") == (
-        "becausal explain photo.jpg --model net.onnx --target dog --confidence 0.9 --option walks=7 --grain none"
+        "becausal explain photo.jpg --model net.onnx --labels cat,dog --target dog --confidence 0.9 --option "
+        "walks=7 --grain none"
     )
 
 

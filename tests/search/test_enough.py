@@ -442,7 +442,7 @@ def test_too_few_calls_leave_the_other_levels_and_a_note(tmp_path, monkeypatch, 
     (found,) = json.loads(capsys.readouterr().out)
     assert [level["name"] for level in found["levels"]] == ["core"]
     assert found["calls"] <= 60
-    assert any("60 calls were too few" in note for note in found["notes"])
+    assert any("the limit on calls was too low" in note for note in found["notes"])
     assert found["stopped_by"] == "budget"
 
 
@@ -465,7 +465,10 @@ def test_with_150_calls_most_scenes_have_a_set_that_is_certified(kind):
     asked = model if kind == "scores" else lambda images: model.classify(np.asarray(images)).argmax(axis=1)
     found = [becausal.explain(make_scene(seed).image, asked, max_calls=150) for seed in (50_000_100, 50_000_101, 50_000_103)]
     assert max(explanation.calls for explanation in found) <= 150
+    assert {explanation.stopped_by for explanation in found} == {"budget"}
+    notes = [note for explanation in found for note in explanation.notes]
     held = [explanation.level for explanation in found if explanation.level.certificate is not None]
+    assert sum("in large steps" in note for note in notes) == len(held)
     assert len(held) >= 2
     for level in held:
         assert level.certificate.holds
@@ -542,7 +545,7 @@ def test_where_only_the_whole_view_will_do_a_note_says_so():
     explanation = becausal.explain(picture(), needs_all, holds=HOLDS, fills="white")
     assert names(explanation) == ["core"]
     goal = f"at least {100 * HOLDS:g} % of random backgrounds"
-    assert f"no set smaller than the whole view was found that keeps the label on {goal}" in explanation.notes
+    assert f"no set smaller than the whole view was found that holds on {goal}" in explanation.notes
 
 
 def test_backgrounds_that_never_keep_the_label():

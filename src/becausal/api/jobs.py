@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from becausal.api.explanation import Explanation
 from becausal.api.origins import make_origin
-from becausal.api.target_choice import check_method, check_target, describe_low, make_target
+from becausal.api.target_choice import check_method, check_target, describe_blank, describe_low, make_target
 from becausal.core.boxes import describe_far
 from becausal.core.contracts import Classifier, Pixels, Search, Twin
 from becausal.core.errors import BecausalError, FillError, MissingExtraError, TwinError
@@ -129,6 +129,7 @@ class StartedJob:
         target = problem.target
         failed = () if outcome.error is None else (one_line(outcome.error),)
         far = (*describe_far(target.box, job.view.grid), *describe_low(target, info, self.confidence))
+        blank = tuple(f"{said}: the image may not be why" for said in describe_blank(target, info))
         guided = () if self.twin is None else (f"{self.twin.name} {GUIDED}",)
         coreless = () if problem.has_scores or problem.holds is None else (WITHOUT_CORE,)
         return Explanation(
@@ -146,7 +147,7 @@ class StartedJob:
             runner_up=NamedScore.next_to(info, self.whole, target.label_id) if target.noun == "label" else None,
             # What it failed with comes last: `find_failure` reads it there.
             notes=(
-                *info.describe_blank(target.label_id), *job.image.notes, *info.notes, *far, *coreless, *job.notes, *guided,
+                *blank, *job.image.notes, *info.notes, *far, *coreless, *job.notes, *guided,
                 *result.notes, *failed,
             ),
         )  # fmt: skip
@@ -159,8 +160,8 @@ class StartedJob:
         job, info = self.job, self.job.engine.classifier.info
         if not isinstance(error, FillError) or len(job.request.fills) > 1:
             return error
-        if said := info.describe_blank(self.problem.label_id):
-            return FillError(f"{said[0]}, and there is nothing to explain")
+        if said := describe_blank(self.problem.target, info):
+            return FillError(f"{said[0]}: the image is not why, and there is nothing to explain")
         (own,) = job.request.fills
         most = job.request.max_calls
         may_choose = job.chooses_fill and (most is None or most >= spent + MOST_FILLS + LEAST_CALLS)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, final
 
 from becausal.api import Explanation, Failure, Request, Status, explain_many
-from becausal.core.errors import TargetError
+from becausal.core.errors import BecausalError, TargetError
 from becausal.core.files import safe_name, write_files
 from becausal.images.loading import load_image
 from becausal.models import Loading, open_embedder
@@ -21,14 +21,17 @@ class Pair:
     """Two images, and what of each makes it similar to the other one.
 
     Attributes:
-        explanations: Of the first image and of the second; only the first one where Ctrl-C ended its search.
+        explanations: Of the first image and of the second; only the first one where Ctrl-C ended its search, or the second
+            failed.
         similarity: The cosine similarity of the two.
         empty: What is left of it where all of the first image is masked, or all of the second.
+        error: Why the second image could not be explained; None where nothing failed.
     """
 
     explanations: tuple[Explanation, ...]
     similarity: float
     empty: tuple[float, float]
+    error: BecausalError | None = None
 
     def plot(self) -> Any:
         """Both images side by side with their sets, as a matplotlib figure."""
@@ -91,9 +94,14 @@ def similar(
     found: list[Explanation] = []
     # Both are compared before the first search: a threshold that does not fit is refused at once.
     for image, classifier in zip(images, [compare_with_image(network, like, loading) for like in images[::-1]], strict=True):
-        result = next(explain_many([image], classifier, request=request, progress=progress))
+        try:
+            result = next(explain_many([image], classifier, request=request, progress=progress))
+        except BecausalError as error:
+            result = Failure(image.name, error)
         if isinstance(result, Failure):
-            raise result.error
+            if not found:
+                raise result.error
+            return Pair(tuple(found), similarity, empty, result.error)  # what the first one has cost is not lost
         found.append(result)
         if result.stopped_by == "interrupt":
             break

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from becausal.core.boxes import nearest_box, read_boxes
-from becausal.core.contracts import ModelInfo
+from becausal.core.contracts import BLIND, ModelInfo
 from becausal.core.errors import ModelError, OptionError, TargetError
 from becausal.core.frames import Frame
 from becausal.core.problem import Explainer
@@ -18,6 +18,7 @@ from becausal.models.labels import find_label
 from becausal.render.numbers import format_confidence
 
 SHARE = 0.5  # of its own score, that a label below the threshold of a multi-label model keeps
+LOWEST = 10  # rank of a label that may be asked about with top
 
 
 def make_target(request: Request, info: ModelInfo, answer: NDArray[Any], frame: Frame) -> Target:
@@ -47,7 +48,13 @@ def make_target(request: Request, info: ModelInfo, answer: NDArray[Any], frame: 
         return target  # compared with other labels only
     score, threshold = float(answer[0, label_id]), info.threshold
     if info.output == "similarity" and not score >= max(threshold, FAINT):
-        raise TargetError(f"{_describe_unlike(info, label_id, score)}: there is nothing to explain")
+        name = info.name_of(label_id)
+        other = repr(name.removeprefix("like ") if "like" in info.loading else name)
+        unlike = f"the image is no more similar to {other} than an empty image is"
+        if threshold:
+            found = f"{score:.3f}" if score > 0.0 else "0 or less"
+            unlike = f"the cosine similarity to {other} is {found}, below the {threshold:g} asked for"
+        raise TargetError(f"{unlike}: there is nothing to explain")
     if threshold and (score >= threshold or not score > 0.0):
         return replace(target, threshold=threshold)
     share = request.confidence or SHARE
@@ -64,16 +71,26 @@ def check_target(target: Target, info: ModelInfo, answer: NDArray[Any]) -> None:
         return
     order = np.argsort(-scores[0], kind="stable").tolist()
     first = order[0] if target.against is None else target.against
-    own, other = (f"{info.name_of(i)} ({format_confidence(float(scores[0, i]))})" for i in (target.label_id, first))
-    rank = order.index(target.label_id) + 1
+    (own, confidence), (other, best) = (
+        (info.name_of(i), format_confidence(float(scores[0, i]))) for i in (target.label_id, first)
+    )
     if target.against is not None:
-        where, ask = f"{own} is behind {other}", "exchange the two, or leave out against"
-    elif rank < len(order):
-        where, ask = f"{own} has rank {rank}, the top label is {other}", f"ask with --top {rank} (top={rank})"
-    else:  # the last one is always among as many
-        where = f"{own} comes last, the top label is {other}"
-        ask = f"ask what its confidence is due to, with --top {rank} --confidence 0.9 (top={rank}, confidence=0.9)"
-    raise TargetError(f"the target does not hold on the whole view, so there is nothing to explain: {where}: {ask}")
+        raise TargetError(f"{own} ({confidence}) is behind {other} ({best}) here: exchange the two, or leave out against")
+    rank = order.index(target.label_id) + 1
+    place = f"has rank {rank}" if rank < len(order) else "comes last"
+    said = f"the model does not say {own} here: its top label is {other} ({best}), {own} {place} ({confidence})"
+    if rank > LOWEST:
+        raise TargetError(said)
+    ask = f"with --top {rank} (top={rank})"
+    if rank == len(order):  # the last one is always among as many
+        ask = f"what its confidence is due to, with --top {rank} --confidence 0.9 (top={rank}, confidence=0.9)"
+    raise TargetError(f"{said}: ask {ask}")
+
+
+def describe_blank(target: Target, info: ModelInfo) -> tuple[str, ...]:
+    """That the model's answer, which is explained, is also its answer to no image at all; empty where it is not."""
+    is_same = info.blank == target.label_id and target.top == 1 and target.against is None
+    return (f"{BLIND} {info.name_of(target.label_id)!r} as well",) if is_same else ()
 
 
 def describe_low(target: Target, info: ModelInfo, confidence: float) -> tuple[str, ...]:
@@ -86,15 +103,6 @@ def describe_low(target: Target, info: ModelInfo, confidence: float) -> tuple[st
     low = f"the confidence in {info.name_of(target.label_id)} is {confidence:.3g}, below the threshold of {info.threshold:g}"
     kept = f"it counts as kept if at least {100 * target.share:g} % of this is left ({target.threshold:.3g})"
     return (f"{low}, so {kept}: set another share with --confidence, or the threshold with --threshold",)
-
-
-def _describe_unlike(info: ModelInfo, label_id: int, score: float) -> str:
-    """That an image is not similar enough, with its cosine similarity where a threshold for it is stated."""
-    name = info.name_of(label_id)
-    if not info.threshold:
-        return f"the image is no more {name!r} than an empty image"
-    found = f"{score:.3f}" if score > 0.0 else "0 or less"
-    return f"the cosine similarity {name!r} is {found}, below the {info.threshold:g} asked for"
 
 
 def _make_segment_target(request: Request, info: ModelInfo, maps: NDArray[Any], frame: Frame) -> Target:

@@ -138,7 +138,8 @@ def _compare_record(
         found = {"box": own["box"], **found}  # follows from the target's
 
     def tolerance_at(path: str) -> float:
-        if ".certificate." in path or not path.endswith(("confidence", ".floor", ".gain")):
+        is_share = path == "target.threshold" and explanation.target.share is not None  # of the confidence
+        if ".certificate." in path or not (is_share or path.endswith(("confidence", ".floor", ".gain"))):
             return BOX_TOLERANCE if "box[" in path else 1e-9
         return tolerance
 

@@ -247,7 +247,7 @@ class Geometry:
 
 
 PRESENT = 0.5  # the probability from which on a label of a multi-label model is present
-SAME_BLIND = "the model gives the same answer"  # begins the first note where it is the answer to no image at all
+BLIND = "with no image at all, the model says"  # begins the first note where it says the same of the image
 UNWRITABLE = "class names with characters that cannot be written: each of these was replaced by U+FFFD"
 
 
@@ -307,13 +307,12 @@ class ModelInfo:
     @property
     def is_half(self) -> bool:
         """Whether it calculates in half precision: the third digit of an answer depends on the batch it was asked in."""
-        words = ("float16", "FP16")  # as torch and ONNX say it, and as endpoints do; chat models do not say it
-        return self.is_costly or any(word in self.inputs for word in words)
+        return any(word in self.inputs for word in ("float16", "FP16"))  # as torch and ONNX say it, and as endpoints do
 
-    def describe_blank(self, label_id: int) -> tuple[str, ...]:
-        """That this label is also the answer to no image at all; empty where it is not."""
-        said = f"{SAME_BLIND}, {self.name_of(label_id)!r}, with no image at all: the image is not why"
-        return (said,) if self.blank == label_id else ()
+    @property
+    def is_rough(self) -> bool:
+        """Whether the third digit of an answer may change: in half precision, and where a server may calculate in it."""
+        return self.is_half or self.is_costly
 
     def name_of(self, label_id: int) -> str:
         """The label's name, or its number where the model has no names."""

@@ -9,10 +9,8 @@ load_model("oip:http://host:8000/v2/models/net") a model on a server, called thr
 load_model("bundled")                           the small classifier of the package's own scenes
 load_model("detect:yolo.onnx")                  an object detector; also detect:hf:, detect:torch:, detect:python:, …
 load_model("bundled:vit")                       the same as a vision transformer
-load_model("clip:FOLDER", labels=["a cat", "a dog"])   a model of images and texts, asked which text fits
-load_model("chat:http://host:8000/v1", ask="What is on the table?")   a chat model on a server
-load_model("embed:net.onnx", like="other.jpg")  a network of embeddings, asked how like another image an image is
-load_model("segment:net.onnx")                  a network that gives every pixel a class
+load_model("clip:FOLDER", text="a red bus"), load_model("chat:http://host:8000/v1", ask="What is on the table?"),
+load_model("embed:net.onnx", like="other.jpg"), load_model("segment:net.onnx")    four other questions
 """
 
 import importlib
@@ -23,6 +21,7 @@ from typing import Any
 
 from becausal.core.contracts import Classifier
 from becausal.core.errors import ModelError, OptionError
+from becausal.core.text import one_line
 from becausal.models import keras_file, objects, python_function, segments, similarity, text, torch_module
 from becausal.models.labels import find_label, read_labels
 from becausal.models.loading import Loading, ModelSettings, resolve_settings
@@ -144,12 +143,10 @@ def open_model(spec: str | Path, loading: Loading, *, uncached: bool = False) ->
     """`load_model` with all options in one record. uncached: every call must reach the model, not an endpoint's cache."""
     if str(spec) == "bundled:segmenter":  # it can be asked nothing else
         spec = f"segment:{spec}"
-    question, _, network = str(spec).partition(":")
-    if question not in QUESTIONS:
-        return _open(str(spec), loading, "", uncached=uncached)
-    _check_asked(question, loading)
-    plain = replace(loading, like=None, threshold=None)
-    return _ask(_open(network, plain, question, uncached=uncached), question, loading)
+    question = str(spec).partition(":")[0]
+    if question in QUESTIONS:
+        return _as_asked(spec, question, loading, uncached=uncached)
+    return _open(str(spec), loading, "", uncached=uncached)
 
 
 def _open(spec: str, loading: Loading, question: str, *, uncached: bool = False) -> Classifier:
@@ -190,11 +187,28 @@ def _open(spec: str, loading: Loading, question: str, *, uncached: bool = False)
 
 def _check_asked(kind: str, loading: Loading) -> None:
     """Raise OptionError where an option is for other kinds of models."""
+    if kind == "embed" and loading.labels is not None:
+        raise OptionError(
+            "labels are for models that tell classes apart, and an embed: model compares images: remove labels"
+        )
+    if (
+        kind == "clip"
+        and isinstance(loading.labels, str)
+        and "," not in loading.labels
+        and not os.path.exists(loading.labels)
+    ):
+        raise OptionError(
+            f"labels {one_line(loading.labels, 80)!r} is no file, and one prompt: use text for it, or give two or more"
+        )
     for name in dict.fromkeys(name for item in KINDS.values() for name in item.asks):
-        given = getattr(loading, name)
-        if given is not None and not (isinstance(given, tuple) and not given) and name not in KINDS[kind].asks:
-            kinds = " and ".join(f"{key}:" for key, item in KINDS.items() if name in item.asks and ":" not in key)
-            what = "endpoint options are" if name == "endpoint" else f"{name} is"
+        if getattr(loading, name) not in (None, ()) and name not in KINDS[kind].asks:
+            own = [key for key, item in KINDS.items() if name in item.asks and ":" not in key]
+            if name == "endpoint":  # which the others hand on
+                own = [key for key in own if key not in QUESTIONS]
+            what, kinds = (
+                "endpoint options are" if name == "endpoint" else f"{name} is",
+                " and ".join(f"{key}:" for key in own),
+            )
             raise OptionError(f"{what} for {kinds} models, not for {kind}")
 
 
@@ -204,11 +218,6 @@ def _read_raw(settings: ModelSettings) -> ModelSettings:
         raise OptionError(f"{settings.question}: reads what the network returns by itself: remove returns")
     is_whole = settings.question == "segment" and settings.resize is None  # a crop would leave segments out
     return replace(settings, returns="raw", resize="squash" if is_whole else settings.resize)
-
-
-def _ask(network: Classifier, question: str, loading: Loading) -> Classifier:
-    """A network, asked the question that its specification begins with."""
-    return segments.ask(network, loading) if question == "segment" else similarity.ask(network, loading)
 
 
 def _check_threshold(classifier: Classifier, settings: ModelSettings) -> Classifier:
@@ -269,56 +278,38 @@ def _wrap(model: Any, settings: ModelSettings) -> Classifier | None:
 
 
 def as_embedder(model: Any, **options: Any) -> Classifier:
-    """A network of embeddings, a specification or an object in memory, asked how like another image an image is.
+    """A network of embeddings, (n, numbers), asked how like another image, the option `like`, an image is.
 
-    Args:
-        model: As in `as_classifier`. It returns one embedding for each image, (n, numbers).
-        **options: How it is loaded, as in `load_model`; `like`, the other image, is needed.
-
-    Returns:
-        The classifier; its one label is "like" that image.
-
-    Raises:
-        ModelError: It is none of these, or returns no embeddings.
-        OptionError: There is no image to compare with, or an option is invalid.
+    Model, options and errors are those of `as_classifier`. The one label of what is returned is "like" that image.
     """
     return _as_asked(model, "embed", Loading.from_options(**options))
 
 
 def open_embedder(model: Any, loading: Loading) -> Classifier:
     """A network of embeddings alone, from what `as_embedder` takes: it may be compared with several images."""
-    plain = replace(loading, like=None, threshold=None)
-    if isinstance(model, (str, Path)):
-        return _open(str(model).removeprefix("embed:"), plain, "embed")
     _check_asked("embed", loading)
-    return _as_network(model, "embed", plain)
+    return _as_network(model, "embed", replace(loading, like=None, threshold=None))
 
 
 def as_segmenter(model: Any, **options: Any) -> Classifier:
-    """A network that gives every pixel a class, a specification or an object in memory, asked about places and segments.
+    """A network that gives every pixel a class, (n, classes, h, w) logits, asked about places and segments.
 
-    Args:
-        model: As in `as_classifier`. It returns (n, classes, h, w) logits.
-        **options: How it is loaded, as in `load_model`.
-
-    Returns:
-        The classifier, for `explain(..., at=...)` or `explain(..., target=...)`.
-
-    Raises:
-        ModelError: It is none of these, or returns something else.
+    Model, options and errors are those of `as_classifier`. For `explain(..., at=...)` or `explain(..., target=...)`.
     """
     return _as_asked(model, "segment", Loading.from_options(**options))
 
 
-def _as_asked(model: Any, question: str, loading: Loading) -> Classifier:
-    if isinstance(model, (str, Path)):
-        return open_model(f"{question}:{str(model).removeprefix(f'{question}:')}", loading)
+def _as_asked(model: Any, question: str, loading: Loading, *, uncached: bool = False) -> Classifier:
     _check_asked(question, loading)
-    return _ask(_as_network(model, question, replace(loading, like=None, threshold=None)), question, loading)
+    network = _as_network(model, question, replace(loading, like=None, threshold=None), uncached=uncached)
+    return segments.ask(network, loading) if question == "segment" else similarity.ask(network, loading)
 
 
-def _as_network(model: Any, question: str, loading: Loading) -> Classifier:
-    """An object in memory as a network whose raw output is read."""
+def _as_network(model: Any, question: str, loading: Loading, *, uncached: bool = False) -> Classifier:
+    """A network whose raw output is read: a specification, with or without the question before it, or an object."""
+    if isinstance(model, (str, Path)):
+        return _open(str(model).removeprefix(f"{question}:"), loading, question, uncached=uncached)
+    _check_asked("python", loading)
     if isinstance(model, Classifier):
         if loading != Loading():
             raise OptionError("this network is already loaded: give the options where it is loaded")
@@ -330,7 +321,7 @@ def _as_network(model: Any, question: str, loading: Loading) -> Classifier:
 
 
 def as_matcher(images: Any, texts: text.EmbedTexts, *, scale: float = text.SCALE, **options: Any) -> Classifier:
-    """Two encoders, of images and of texts, as a model that is asked which prompt an image fits.
+    """Two encoders, of images and of texts, as a model that is asked which prompt an image fits; its labels are the prompts.
 
     Args:
         images: As in `as_classifier`. It returns one embedding for each image, (n, numbers).
@@ -338,22 +329,12 @@ def as_matcher(images: Any, texts: text.EmbedTexts, *, scale: float = text.SCALE
         scale: What the cosine similarities are multiplied with before the softmax over `labels`.
         **options: How the image encoder is loaded, as in `load_model`, and what is asked: `labels`, two or more prompts that
             exclude each other, or `text`, one prompt.
-
-    Returns:
-        The classifier; its labels are the prompts.
-
-    Raises:
-        ModelError: One of them is no encoder, or they do not belong together.
-        OptionError: There are no prompts, or an option is invalid.
     """
     loading = Loading.from_options(**options)
+    _check_asked("clip", replace(loading, endpoint=()))
     settings, plain = resolve_settings(None, loading), replace(loading, labels=None, text=None, threshold=None)
     text.find_prompts(settings)
-    if isinstance(images, (str, Path)):
-        network = _open(str(images).removeprefix("embed:"), plain, "embed")
-    else:
-        _check_asked("clip", loading)
-        network = _as_network(images, "embed", plain)
+    network = _as_network(images, "embed", plain)
     return text.ask(network, texts, settings, scale=scale, spec=f"{network.info.spec} with a text encoder")
 
 

@@ -11,21 +11,20 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.contracts import Geometry, name_id
-from becausal.core.errors import AnswerError, ModelError, NetworkError, OptionError, OutputError
+from becausal.core.contracts import name_id
+from becausal.core.errors import AnswerError, ModelError, NetworkError, OptionError
 from becausal.core.text import one_line, replace_surrogates
 from becausal.images.loading import encode_png
 from becausal.models.array_model import ArrayClassifier, Composer
 from becausal.models.endpoint.answers import ChatAnswer, differ_at_once, plain, read_answer
-from becausal.models.endpoint.cache import AnswerCache, default_folder
-from becausal.models.endpoint.caller import read_json
+from becausal.models.endpoint.caller import Account, read_json
 from becausal.models.endpoint.options import (
     Address,
     EndpointOptions,
@@ -35,12 +34,12 @@ from becausal.models.endpoint.options import (
     parse_endpoint,
 )
 from becausal.models.endpoint.transport import Pace, Reply, Transport, describe_status
-from becausal.models.loading import ModelSettings
+from becausal.models.loading import Loading, ModelSettings
 from becausal.models.outputs import make_probe_images
 from becausal.models.preprocess import plan_geometry
 
 OTHER = "another answer"  # the label of all that are none of the choices, where there are scores
-USUAL = Geometry((448, 448), "letterbox")
+USUAL = (448, 448)  # the size of images
 _LONGEST = 64  # tokens of an answer
 
 
@@ -57,7 +56,9 @@ class ChatCaller:
         self._address, self._options = address, options
         self._headers, self._pace = make_headers(address, options), Pace(options.rate)
         self._connect()
-        self.notes = [*describe_exposure(address, self._headers)]
+        self._account = Account(options)
+        self.notes = self._account.notes
+        self.notes += describe_exposure(address, self._headers)
         self.model = options.model or self._choose_model()
         among = f"one of these, and nothing else: {', '.join(choices)}" if choices else "one word or a short phrase"
         self._prompt = f"{ask}\nAnswer with {among}."
@@ -69,13 +70,11 @@ class ChatCaller:
         self.names: dict[int, str] = {}
         self.blank: int | None = None
         self._others: set[str] = set()
-        self._cache: AnswerCache | None = None
-        self._salt, self._asked, self._lock = b"", Counter[bytes](), threading.Lock()
-        self._evaluated = self._probes = self._cached = 0
+        self._asked, self._lock = Counter[bytes](), threading.Lock()
 
     def _connect(self) -> None:
-        address, options = self._address, self._options
-        self._transports = [Transport(address, options, self._headers, pace=self._pace) for _ in range(options.parallel)]
+        address, own = self._address, self._options
+        self._transports = [Transport(address, own, self._headers, pace=self._pace) for _ in range(own.parallel)]
 
     def begin(self, grid: tuple[int, int]) -> None:
         """Ask about a first image, and about none: what the server can do, and whether its model is still the same."""
@@ -93,32 +92,28 @@ class ChatCaller:
         except AnswerError as error:
             blank = ""
             self.notes.append(f"with no image at all, there is no answer: {error}")
-        self._probes = self._evaluated
-        if self._options.cache is not None:
-            state = hashlib.sha256(f"{first.text}\n{blank}".encode()).digest()
-            self._use_cache(np.frombuffer(state, np.uint8))
+        self._account.probes = self._account.evaluated
+        state = hashlib.sha256(f"{first.text}\n{blank}".encode()).digest()  # what it has answered so far
+        known = "\n".join([self._address.url, self.model, self._prompt])
+        self._account.use_cache(known, np.frombuffer(state, np.uint8))
 
     def __call__(self, batch: NDArray[Any]) -> NDArray[Any]:
         """The answers to images, (n, h, w, 3): scores (n, choices + 1), or label ids (n,)."""
-        bodies = [self._write(pixels) for pixels in batch]
+        bodies, account = [self._write(pixels) for pixels in batch], self._account
         digests = [hashlib.sha256(body).digest() for body in bodies]
-        keys = {digest: hashlib.sha256(b"%b%b%d" % (self._salt, digest, self._asked[digest])).digest() for digest in digests}
+        keys = {one: hashlib.sha256(b"%b%b%d" % (account.salt, one, self._asked[one])).digest() for one in digests}
         found: dict[bytes, ChatAnswer] = {}
-        if self._cache is not None:
-            with self._lock:
-                values = self._cache.get(list(keys.values()))
-            found = {digest: ChatAnswer(*json.loads(values[key])) for digest, key in keys.items() if key in values}
-            self._cached += len(found)
+        if account.cache is not None:
+            with self._lock, account.without_cache_if_it_fails():
+                values = account.cache.get(list(keys.values()))
+                found = {digest: ChatAnswer(*json.loads(values[key])) for digest, key in keys.items() if key in values}
+                account.cached += len(found)
 
         def keep(digest: bytes, answer: ChatAnswer) -> None:
             found[digest] = answer
-            if self._cache is None:
-                return
-            try:
-                self._cache.put([(keys[digest], json.dumps([answer.text, answer.scores]).encode())])
-            except OutputError as error:  # what was paid for must not be lost because the disk is full
-                self._cache = None
-                self.notes.append(f"answers are no longer cached: {error}")
+            if account.cache is not None and (answer.scores is not None or not self.is_scored):
+                with account.without_cache_if_it_fails():
+                    account.cache.put([(keys[digest], json.dumps([answer.text, answer.scores]).encode())])
 
         missing = {digest: body for digest, body in zip(digests, bodies, strict=True) if digest not in found}
         self._ask_all(missing, keep)
@@ -134,47 +129,23 @@ class ChatCaller:
         return np.array([answer.scores for answer in answers], np.float32)
 
     def report(self) -> tuple[str, ...]:
-        """Notes on what went wrong, what counts as another answer, and what was paid for."""
-        price, notes = self._options.price, [*self.notes]
-        if self._others:
-            notes.append(f"{OTHER!r} is any that is none of the choices, e.g. {min(self._others)!r}")
-        cached = f", {self._cached:,} from the cache" if self._cached else ""
-        usage = f"{self._evaluated:,} answers by the server ({self._probes} of them when it was loaded){cached}"
-        if price is not None:
-            cost = self._evaluated * price
-            usage = f"{cost:,.{2 if cost >= 0.1 else 4}f} spent so far at {price:g} per answer: {usage}"
-        return (*notes, *([usage] if price is not None or self._cached else []))
+        """Notes on what counts as another answer, what went wrong, and what was paid for."""
+        others = [f"{OTHER!r} is any that is none of the choices, e.g. {min(self._others)!r}"] if self._others else []
+        return *others, *self._account.report("answer", "answers by the server ({} of them when it was loaded)")
 
     def _choose_model(self) -> str:
         """The first model that the server lists."""
         reply, url = self._transports[0].request("GET", f"{self._address.server}/models"), self._address.url
-        try:
-            names = (
-                [replace_surrogates(str(item["id"])) for item in read_json(reply.body, url)["data"]]
-                if reply.status == 200
-                else []
-            )
-        except (AnswerError, KeyError, TypeError):
-            names = []
+        scrub = self._transports[0].scrub
+        names: list[str] = []
+        with suppress(AnswerError, KeyError, TypeError):  # of another status there is no such list
+            names = [scrub(replace_surrogates(str(item["id"]))) for item in read_json(reply.body, url)["data"]]
         if not names:
             status = describe_status(reply)
             raise ModelError(f"{url} lists no models ({status}): check the address, or add --endpoint model=NAME")
         if len(names) > 1:
             self.notes.append(f"the first of {len(names)} models is asked, {names[0]}: choose with --endpoint model=NAME")
         return names[0]
-
-    def _use_cache(self, state: NDArray[np.uint8]) -> None:
-        """Start caching, see `Caller.use_cache`. state: what the model has answered so far."""
-        options = self._options
-        known = hashlib.sha256("\n".join([self._address.url, self.model, self._prompt]).encode("utf-8", "replace")).digest()
-        try:
-            folder = options.cache if isinstance(options.cache, Path) else default_folder()
-            cache = AnswerCache(folder, max_bytes=options.cache_mb * 2**20)
-            self._salt, self._cache = cache.find_epoch(known, state), cache
-        except OutputError as error:
-            if options.cache != "default":
-                raise
-            self.notes.append(f"answers are not cached: {error}")
 
     def _find_id(self, text: str) -> int:
         """A label's id: its place among the choices, or that of its name."""
@@ -260,13 +231,13 @@ class ChatCaller:
         url = self._address.url
         if reply.status != 200:
             raise AnswerError(f"{url} refused the question: {describe_status(reply)}")
-        content = read_json(reply.body, url)
+        content = read_json(transport.scrub(reply.body.decode("utf-8", "replace")).encode(), url)
         try:
             answer = read_answer(content, self._choices, transport.scrub)
         except AnswerError as error:
-            raise AnswerError(f"{url} {transport.scrub(str(error))}") from None
+            raise AnswerError(f"{url} {error}") from None
         with self._lock:
-            self._evaluated += 1
+            self._account.evaluated += 1
         return answer
 
 
@@ -276,18 +247,20 @@ def load(target: str, settings: ModelSettings) -> ArrayClassifier:
     ask, options = (loading.ask or "").strip(), parse_endpoint(loading.endpoint, "chat")
     if not ask:
         raise OptionError("a chat: model is asked a question about the image: add e.g. --ask 'What is on the table?'")
-    unused = {"--device": loading.device != "cpu", "--half": loading.half, "--preprocess": loading.preprocess is not None}
-    for name in [name for name, is_given in (unused | {"--returns": settings.returns is not None}).items() if is_given]:
-        raise OptionError(f"a chat: model is sent the image, and answers in words: remove {name}")
-    if choices and (len(choices) < 2 or len({plain(name) for name in choices}) < len(choices)):
-        raise OptionError(
-            f"choices are two names or more, which differ by their words, not {one_line(', '.join(choices), 80)}"
-        )
-    geometry = USUAL
-    notes: tuple[str, ...] = (f"images are {USUAL}: set another size with --resize, e.g. letterbox/672",)
-    if settings.resize is not None or settings.crop is not None:
-        crop = settings.crop or (USUAL.grid if isinstance(settings.resize, str) else None)
-        geometry, notes = plan_geometry(None, resize=settings.resize, crop=crop, interpolation=settings.interpolation)
+    for name in ("device", "half", "preprocess", "returns", "threshold"):
+        if getattr(loading, name) != getattr(Loading(), name):
+            raise OptionError(f"a chat: model is sent the image, and answers in words: remove --{name}")
+    names = {plain(name) for name in choices} - {""}
+    if choices and not len(choices) == len(names) > 1:
+        given = one_line(", ".join(map(repr, choices)), 80)
+        raise OptionError(f"choices are two names or more, which differ by their words, not {given}")
+    if OTHER in names:
+        raise OptionError(f"{OTHER!r} is the label of all answers that are none of the choices: remove it from the choices")
+    resize = settings.resize or "letterbox"
+    crop = settings.crop or (USUAL if isinstance(resize, str) else None)
+    geometry, notes = plan_geometry(None, resize=resize, crop=crop, interpolation=settings.interpolation)
+    if settings.resize is None:
+        notes = (f"images are {geometry}: set another size with --resize, e.g. letterbox/672",)
     caller = ChatCaller(address, options, ask, choices)
     caller.begin(geometry.grid)
     record = loading.record()

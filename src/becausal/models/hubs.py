@@ -37,17 +37,16 @@ def load_huggingface(target: str, settings: ModelSettings) -> TorchClassifier:
     with loading_quietly(transformers, f"hf:{target}"):
         config = transformers.AutoConfig.from_pretrained(target, **where)
         kinds = [str(name) for name in getattr(config, "architectures", None) or ()]
-        if not settings.detects and any(name.endswith("ForObjectDetection") for name in kinds):
+        tasks = {name.rpartition("For")[2] for name in kinds}
+        if not settings.detects and "ObjectDetection" in tasks:
             raise ModelError(f"hf:{target} is an object detector: use detect:hf:{target}")
-        if settings.detects and any(name.endswith("ForImageClassification") for name in kinds):
+        if settings.detects and "ImageClassification" in tasks:
             raise ModelError(f"hf:{target} returns scores per class, not boxes: load it without detect:")
-        has_maps = any(name.endswith("ForSemanticSegmentation") for name in kinds)
-        if has_maps and not settings.question:
+        if not settings.question and "SemanticSegmentation" in tasks:
             raise ModelError(f"hf:{target} gives every pixel a class: use segment:hf:{target}")
-        if settings.question == "segment" and not has_maps:
+        if settings.question == "segment" and "SemanticSegmentation" not in tasks:
             raise ModelError(f"hf:{target} is {', '.join(kinds) or 'not known'}: expected a model for semantic segmentation")
-        tasks = {"detect": "ObjectDetection", "segment": "SemanticSegmentation"}
-        task = tasks.get(settings.question, "ImageClassification")
+        task = {"detect": "ObjectDetection", "segment": "SemanticSegmentation"}.get(settings.question, "ImageClassification")
         if settings.question == "embed":
             module, settings = _load_embedder(transformers, target, where, settings)
         else:
@@ -353,6 +352,9 @@ def load_torchvision(target: str, settings: ModelSettings) -> TorchClassifier:
         wanted = "detector" if settings.detects else "classifier"
         raise ModelError(f"torchvision has no {wanted} {target!r}: {one_line(error, 200)}") from None
     own = read_torchvision(weights)
+    if settings.question == "embed":
+        advice = "load a module without its last layer, as embed:torch:FILE.py:BUILD, for what comes before them"
+        own = replace(own, labels=None, notes=(*own.notes, f"the embedding is the scores of the classes: {advice}"))
     spec = f"{settings.name_kind('torchvision')}:{target}"
     return wrap(module, settings, own, spec=spec, kind="torchvision")
 

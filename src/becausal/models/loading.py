@@ -6,6 +6,7 @@ TOML file (`model.toml` next to `model.onnx`): `preprocess` (a preset), or `mean
 detectors and multi-label models); `input`, `output_name`, `layout` ("nchw", "nhwc").
 """
 
+import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -126,6 +127,11 @@ class Loading:
         None, "chat: models: the question about the image whose answer is explained.", metavar="QUESTION"
     )
     like: str | Path | None = option(None, "embed: models: why is the image like this one?", metavar="IMAGE")
+
+    def __post_init__(self) -> None:
+        for name in ("text", "ask"):
+            if not isinstance(given := getattr(self, name), str | None):
+                raise OptionError(f"{name} is {one_line(repr(given), 80)}; expected a text")
 
     def __repr__(self) -> str:
         given = ", ".join(f"{name}={value!r}" for name, value in self.record().items())
@@ -337,7 +343,7 @@ def _read_values(values: Mapping[str, Any], folder: Path) -> ModelSettings:
     if "returns" in given and given["returns"] not in RETURNS:
         raise OptionError(f"unknown value {given['returns']!r} for returns; expected one of {', '.join(RETURNS)}")
     labels = given.get("labels")
-    if isinstance(labels, str) and "," in labels and not (folder / labels).exists():
+    if isinstance(labels, str) and "," in labels and not os.path.exists(folder / labels):  # False for any text, however long
         labels = [name.strip() for name in labels.split(",") if name.strip()]
     elif isinstance(labels, (str, Path)):
         labels = read_labels(folder / labels)

@@ -31,7 +31,15 @@ from becausal.models.boxes import (
 from becausal.models.labels import MetadataLabels, choose_labels, read_metadata_labels
 from becausal.models.loading import ModelSettings, check_threshold
 from becausal.models.onnx_graph import find_last_operation
-from becausal.models.outputs import OutputClues, TensorInfo, make_decoder, make_probe_images, name_classes, pick_output
+from becausal.models.outputs import (
+    NAMED_OUTPUTS,
+    OutputClues,
+    TensorInfo,
+    make_decoder,
+    make_probe_images,
+    name_classes,
+    pick_output,
+)
 from becausal.models.preprocess import ImageInput, find_input, read_image_input
 from becausal.models.python_function import PythonClassifier
 from becausal.models.user_code import check_file, file_sha256, stdout_to_stderr
@@ -117,6 +125,9 @@ def _load_scores(opened: _OpenFile, settings: ModelSettings) -> ArrayClassifier 
         raise ModelError(f"{path} returns [N,{sides}], so it looks like an object detector: use detect:{path}")
     decoder, decoder_notes = make_decoder(probe, returns=settings.returns, source="the option", clues=clues)
     labels, label_notes = choose_labels(settings.labels, opened.names, None if embeds else decoder.classes)
+    if embeds and settings.output_name is None and (labels or output.name.lower() in (*NAMED_OUTPUTS, "scores")):
+        advice = f"if these are scores of classes, give the output with the embedding by {hint}"
+        notes = (*notes, f"the embedding is the output {output.name}: {advice}")
     info = replace(
         plan.complete(info),
         labels=name_classes(decoder, labels),

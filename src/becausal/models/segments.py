@@ -4,7 +4,7 @@ The answers are these maps. What of them is asked about, one place or the segmen
 `core.segments`.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,16 +20,12 @@ from becausal.models.outputs import make_probe_images
 MOST_BYTES = 2**28  # of the maps of one batch
 
 
-@dataclass(frozen=True)
-class Maps:
-    """Reads maps of logits."""
-
-    def scores(self, raw: NDArray[Any]) -> NDArray[np.float32]:
-        """The maps as float32; one map of logits becomes two classes. Raises AnswerError for another shape."""
-        if raw.ndim != 4:
-            raise AnswerError(f"the model returned an output of shape {raw.shape}; expected (n, classes, h, w)")
-        maps = raw.astype(np.float32, copy=False)
-        return np.concatenate([np.zeros_like(maps), maps], axis=1) if maps.shape[1] == 1 else maps
+def read_maps(raw: NDArray[Any]) -> NDArray[np.float32]:
+    """The maps of logits as float32; one map becomes two classes. Raises AnswerError for another shape."""
+    if raw.ndim != 4:
+        raise AnswerError(f"the model returned an output of shape {raw.shape}; expected (n, classes, h, w)")
+    maps = raw.astype(np.float32, copy=False)
+    return np.concatenate([np.zeros_like(maps), maps], axis=1) if maps.shape[1] == 1 else maps
 
 
 def ask(network: Classifier, loading: Loading) -> AskedNetwork:
@@ -38,7 +34,9 @@ def ask(network: Classifier, loading: Loading) -> AskedNetwork:
     if info.geometry is not None:
         try:
             raw = network.classify(make_probe_images(info.geometry.grid, info.channels or 3))
-            maps = Maps().scores(raw)
+            if raw.ndim == 2:
+                raise ModelError(f"{info.spec} returns scores per class, not maps of classes: load it without segment:")
+            maps = read_maps(raw)
         except AnswerError as error:
             raise ModelError(f"{info.spec}: {error}") from None
         h, w, last = maps.shape[1:]
@@ -51,5 +49,5 @@ def ask(network: Classifier, loading: Loading) -> AskedNetwork:
     if labels is not None and len(labels) == 1:
         labels = (f"not {labels[0]}", labels[0])
     threshold = loading.threshold or info.threshold or KEPT
-    info = replace(info, output="segments", labels=labels, threshold=threshold, loading=loading.record())
-    return AskedNetwork(network, info, Maps(), batch_size=largest)
+    info = replace(info, output="segments", labels=labels, threshold=threshold, loading=loading.record(), notes=())
+    return AskedNetwork(network, info, read_maps, batch_size=largest)

@@ -6,7 +6,7 @@ Where a threshold is stated, the cosine similarity of the user's own system, sco
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,17 +21,6 @@ from becausal.models.asked import AskedNetwork
 from becausal.models.loading import Loading, check_threshold
 
 EMPTY = 128  # the value of all pixels of an empty image
-
-
-@dataclass(frozen=True, eq=False)
-class Similarity:
-    """Cosine similarities to the rows of `wanted`, (labels, d), of length 1, minus what does not count, (labels,)."""
-
-    wanted: NDArray[np.float32]
-    base: NDArray[np.float32]  # 0 or more
-
-    def scores(self, raw: NDArray[Any]) -> NDArray[np.float32]:
-        return np.asarray(np.clip(unit_rows(raw) @ self.wanted.T - self.base, 0.0, 1.0), np.float32)
 
 
 def unit_rows(raw: NDArray[Any]) -> NDArray[np.float32]:
@@ -68,30 +57,37 @@ def compare_with(
     network: Classifier,
     wanted: NDArray[np.float32],
     names: tuple[str, ...],
+    blank: NDArray[np.float32],
     threshold: float | None,
     loading: Mapping[str, Any],
     *,
-    blank: NDArray[np.float32] | None = None,
+    spec: str | None = None,
 ) -> AskedNetwork:
     """A network of embeddings, asked how similar images are to given ones, (labels, d), of length 1.
 
-    threshold: the lowest cosine similarity that counts as similar; None to keep a share of each image's own. loading: the
-    options, for the record. blank: the embedding of an empty image, if it is known.
+    blank: the embedding of an empty image, (1, d). threshold: the lowest cosine similarity that counts as similar; None to
+    keep a share of each image's own. loading: the options, for the record. spec: of what is asked, None for the network's.
     """
-    empty = ((embed_empty(network) if blank is None else blank) @ wanted.T)[0]
+    empty = (blank @ wanted.T)[0]
     shown, base = ", ".join(f"{value:.3f}" for value in empty.tolist()), np.maximum(empty, 0.0)
     note = f"scores are cosine similarities, not counting what an empty image has: {shown}"
+    if not base.any():
+        note = f"scores are cosine similarities; an empty image has {shown}, which counts as 0"
     if threshold is not None:
         base, note = np.zeros_like(empty), f"scores are cosine similarities; an empty image has {shown}"
-    if threshold is not None and not threshold > empty.max():
-        raise OptionError(
-            f"an empty image has a similarity of {shown} already: give a threshold above it, not {threshold:g}"
-        )
+        if not threshold > empty.max():
+            raise OptionError(
+                f"an empty image has a similarity of {shown} already: give a threshold above it, not {threshold:g}"
+            )
+
+    def read(raw: NDArray[Any]) -> NDArray[np.float32]:
+        return np.asarray(np.clip(unit_rows(raw) @ wanted.T - base, 0.0, 1.0), np.float32)
+
     info = replace(
-        network.info, output="similarity", labels=names, notes=(*network.info.notes, note), threshold=threshold or 0.0,
-        loading=loading,
+        network.info, output="similarity", labels=names, notes=(note,), threshold=threshold or 0.0, loading=loading,
+        spec=spec or network.info.spec,
     )  # fmt: skip
-    return AskedNetwork(network, info, Similarity(wanted, np.asarray(base, np.float32)))
+    return AskedNetwork(network, info, read)
 
 
 def ask(network: Classifier, loading: Loading) -> AskedNetwork:
@@ -104,9 +100,9 @@ def ask(network: Classifier, loading: Loading) -> AskedNetwork:
 def compare_with_image(network: Classifier, other: InputImage, loading: Loading) -> AskedNetwork:
     """A network of embeddings, asked how similar images are to this one. loading: the options, for the record."""
     view, blank = embed_image(network, other)
-    record = replace(loading, like=other.path or other.name).record()
+    record = replace(loading, like=loading.like or other.path or other.name).record()
     threshold = None if loading.threshold is None else check_threshold(loading.threshold)
-    return compare_with(network, view, (f"like {other.name}",), threshold, record, blank=blank)
+    return compare_with(network, view, (f"like {other.name}",), blank, threshold, record)
 
 
 def embed_image(network: Classifier, image: InputImage) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

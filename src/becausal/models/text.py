@@ -8,7 +8,7 @@ scale, as in zero-shot classification. One prompt has its own similarity, above 
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,17 +32,6 @@ SCALE = 100.0  # of the cosine similarities before the softmax, as CLIP learnt i
 EmbedTexts = Callable[[list[str]], Any]  # from n texts to their embeddings, (n, d), an array or a torch tensor
 
 
-@dataclass(frozen=True, eq=False)
-class Prompts:
-    """Softmax over `scale` times the cosine similarities to the rows of `wanted`, (labels, d), of length 1."""
-
-    wanted: NDArray[np.float32]
-    scale: float
-
-    def scores(self, raw: NDArray[Any]) -> NDArray[np.float32]:
-        return softmax(self.scale * (unit_rows(raw) @ self.wanted.T))
-
-
 def find_prompts(settings: ModelSettings) -> tuple[str, ...]:
     """The prompts that are asked about, one for `text`. Raises OptionError where there are none, or too few."""
     text, labels = settings.loading.text, settings.labels
@@ -64,34 +53,28 @@ def find_prompts(settings: ModelSettings) -> tuple[str, ...]:
     return prompts
 
 
-def as_tower(settings: ModelSettings) -> ModelSettings:
-    """The settings of the image encoder alone."""
-    return replace(settings, labels=None, threshold=None, returns="raw")
-
-
 def ask(
-    tower: Classifier, embed: EmbedTexts, settings: ModelSettings, *, scale: float = SCALE, spec: str | None = None
+    encoder: Classifier, embed: EmbedTexts, settings: ModelSettings, *, scale: float = SCALE, spec: str | None = None
 ) -> AskedNetwork:
     """An image encoder, asked which prompts fit. Raises OptionError for bad prompts, ModelError for bad embeddings.
 
-    embed: the text encoder. scale: of cosine similarities, before the softmax. spec: of both, None for that of the tower.
+    embed: the text encoder. scale: of cosine similarities, before the softmax. spec: of both, None for the encoder's.
     """
     prompts = find_prompts(settings)
     if not (np.isfinite(scale) and scale > 0.0):
         raise OptionError(f"the scale of cosine similarities is a number above 0, not {scale:g}")
-    wanted, image = embed_texts(embed, prompts), embed_empty(tower)
+    wanted, image = embed_texts(embed, prompts), embed_empty(encoder)
     if wanted.shape[1] != image.shape[1]:
         numbers = f"{image.shape[1]} numbers for an image, the text encoder {wanted.shape[1]} for a prompt"
         raise ModelError(f"the image encoder returns {numbers}: use two encoders that were trained together")
     loading = settings.loading.record()
     if settings.loading.text is not None:
-        asked = compare_with(tower, wanted, prompts, settings.threshold, loading, blank=image)
-    else:
-        notes = (*tower.info.notes, f"softmax over the prompts, of {scale:g} times their cosine similarities")
-        info = replace(tower.info, output="probabilities", labels=prompts, notes=notes, loading=loading)
-        asked = AskedNetwork(tower, info, Prompts(wanted, scale))
-    asked.info = replace(asked.info, spec=spec or asked.info.spec)
-    return asked
+        return compare_with(encoder, wanted, prompts, image, settings.threshold, loading, spec=spec)
+    notes = (f"softmax over the prompts, of {scale:g} times their cosine similarities",)
+    info = replace(
+        encoder.info, output="probabilities", labels=prompts, notes=notes, loading=loading, spec=spec or encoder.info.spec
+    )
+    return AskedNetwork(encoder, info, lambda raw: softmax(scale * (unit_rows(raw) @ wanted.T)))
 
 
 def embed_texts(embed: EmbedTexts, prompts: tuple[str, ...]) -> NDArray[np.float32]:
@@ -142,8 +125,9 @@ def load(target: str, settings: ModelSettings) -> Classifier:
     sha256 = hash_files(transformers, target)
     if settings.question:
         return wrap(module, settings, own, spec=spec, kind="clip", sha256=sha256)
-    tower = wrap(module, as_tower(settings), own, spec=spec, kind="clip", sha256=sha256)
-    return ask(tower, _make_text_encoder(model, tokenizer), settings, scale=float(model.logit_scale.detach().exp()))
+    plain = replace(settings, labels=None, threshold=None, returns="raw")
+    encoder = wrap(module, plain, own, spec=spec, kind="clip", sha256=sha256)
+    return ask(encoder, _make_text_encoder(model, tokenizer), settings, scale=float(model.logit_scale.detach().exp()))
 
 
 def _make_text_encoder(model: Any, tokenizer: Any) -> EmbedTexts:
@@ -164,8 +148,8 @@ def _make_text_encoder(model: Any, tokenizer: Any) -> EmbedTexts:
     return embed
 
 
-def load_words(path: Path, settings: ModelSettings) -> tuple[EmbedTexts, float]:
-    """A text encoder of whole words in an ONNX file, and its scale; the file's metadata have the vocabulary.
+def load_words(path: Path, settings: ModelSettings) -> tuple[EmbedTexts, float, tuple[str, ...]]:
+    """A text encoder of whole words in an ONNX file, its scale, and notes on the prompts; the metadata have the vocabulary.
 
     It reads numbers of words, (n, length): 0 stands for none, 1 for a word that is not in the vocabulary.
     """
@@ -176,10 +160,13 @@ def load_words(path: Path, settings: ModelSettings) -> tuple[EmbedTexts, float]:
     words, (output, *_) = session.get_inputs()[0], session.get_outputs()
     length = words.shape[1]
 
+    def split(text: str) -> list[str]:
+        return re.findall("[a-z]+", text.lower())
+
     def embed(texts: list[str]) -> NDArray[Any]:
         rows = np.zeros((len(texts), length), np.int64)
         for row, text in zip(rows, texts, strict=True):
-            found = [numbers.get(word, 1) for word in re.findall("[a-z]+", text.lower())]
+            found = [numbers.get(word, 1) for word in split(text)]
             check_length(text, len(found), length, "words")
             if set(found) <= {1}:
                 known = one_line(", ".join(vocabulary[2:]), 300)
@@ -187,4 +174,6 @@ def load_words(path: Path, settings: ModelSettings) -> tuple[EmbedTexts, float]:
             row[: len(found)] = found
         return np.asarray(session.run([output.name], {words.name: rows})[0])
 
-    return embed, float(metadata["scale"])
+    unknown = dict.fromkeys(word for text in find_prompts(settings) for word in split(text) if word not in numbers)
+    notes = (f"words that the model does not know: {', '.join(unknown)}",) if unknown else ()
+    return embed, float(metadata["scale"]), notes

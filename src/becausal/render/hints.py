@@ -15,7 +15,7 @@ def list_hints(explanation: ExplanationRecord) -> list[tuple[str, str]]:
         named = {option.name: option.flag for option in list_options(Request)
                  if option.name in _ONE_FILL and getattr(request, option.name) != option.default}  # fmt: skip
         if len(named) > 1 and len(request.fills) == 1:  # it may have been chosen for the image
-            del named["fills"]
+            named.pop("fills", None)
         fills = "one fill" if len(request.fills) == 1 else "these fills"
         ask = f"leave out {' and '.join(named.values())} to get `enough`, which holds on random backgrounds"
         hints.append(("scope", f"one kind of set was asked for, in {fills}: {ask}"))

@@ -6,8 +6,8 @@ from becausal.render.numbers import format_share
 
 def similar_to(explanation: ExplanationRecord) -> str:
     """The image, or the text, that the similarity is about; empty where something else was asked."""
-    loading = explanation.origin.loading
-    return explanation.label.removeprefix("like ") if "like" in loading or "text" in loading else ""
+    loading, label = explanation.origin.loading, explanation.label
+    return label.removeprefix("like ") if "like" in loading else label if "text" in loading else ""
 
 
 def keeps_share(explanation: ExplanationRecord) -> bool:

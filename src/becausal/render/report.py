@@ -172,9 +172,9 @@ def format_command(explanation: ExplanationRecord, *, target: NamedScore | None 
     origin, request = explanation.origin, explanation.origin.request
     loading = dict(origin.loading)
     names = loading.get("labels", "")
-    if not isinstance(names, str):  # read from a file, as a rule; prompts and choices are a part of the question
-        is_asked = origin.model.startswith(("clip:", "bundled:clip", "chat:")) and not any("," in name for name in names)
-        loading["labels"] = origin.path_of("labels") or (",".join(names) if is_asked and len(names) > 1 else None)
+    if not isinstance(names, str):  # read from a file, as a rule
+        is_plain = len(names) > 1 and not any("," in name for name in names)
+        loading["labels"] = origin.path_of("labels") or (",".join(names) if is_plain else None)
     loading_words = [
         word
         for name, value in loading.items()

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from becausal.core.checks import Certificate, CheckedSet, Level
-from becausal.core.contracts import SAME_BLIND, Zone
+from becausal.core.contracts import BLIND, Zone
 from becausal.core.explanation import ExplanationRecord, NamedScore
 from becausal.core.segments import read_segment
 from becausal.core.targets import OVERLAP
 from becausal.render.likeness import describe_similarity, keeps_share, name_score, similar_to
-from becausal.render.numbers import format_confidence, format_count, format_share
+from becausal.render.numbers import format_confidence, format_cost, format_count, format_share
 
 UNSURE = 0.5  # below this confidence, the other labels together are likelier than the one that is explained
 CLOSE = 0.5  # a label with this share of the explained one's confidence is close
@@ -56,9 +56,9 @@ def headline(explanation: ExplanationRecord) -> tuple[Span, ...]:
 
 def verdict(explanation: ExplanationRecord) -> tuple[Span, ...]:
     """What the model says of the whole view, and whether it is sure; or that it says the same with no image."""
-    if explanation.notes and explanation.notes[0].startswith(SAME_BLIND):
-        says = "With no image at all, the model says "
-        return Span(says), Span(explanation.label, True), Span(" as well: the image is not why.")
+    if explanation.notes and explanation.notes[0].startswith(BLIND):
+        name = Span(explanation.label, True)
+        return Span(f"{BLIND.capitalize()} "), name, Span(" as well: the image may not be why.")
     top = _top_label(explanation)
     if explanation.target.box is not None:
         return Span("The detector finds "), *_scored(top), Span(f" {describe_place(explanation)}.")
@@ -106,7 +106,8 @@ def _tell(level: Level, explanation: ExplanationRecord, *, is_inside: bool = Fal
     spans = [Span(f"Among them, {share} of all {unit}s{core} " if is_inside else f"{share} of the {unit}s{core} ")]
     alone, whole = format_confidence(level.checks.confidence), format_confidence(explanation.confidence)
     noun = name_score(explanation)
-    of = f"{alone} of {whole}" if whole else alone
+    is_more = level.checks.confidence > explanation.confidence and alone != whole
+    of = f"{alone}, and {whole} with the whole image" if is_more else f"{alone} of {whole}" if whole else alone
     kept_share = level.share if explanation.target.segment is None else 0.0  # of a segment, the IoU says it all
     if kept_share > 0 and (is_plain(explanation) or keeps_share(explanation)):
         spans.append(Span("keep "))
@@ -488,5 +489,5 @@ def describe_price(explanation: ExplanationRecord) -> str:
     if not prices:
         return ""
     limit = explanation.origin.request.max_calls
-    budget = f" (budget {limit * prices[-1]:,.2f})" if limit is not None else ""
-    return f"priced at {explanation.calls * prices[-1]:,.2f}{budget}"
+    budget = f" (budget {format_cost(limit * prices[-1])})" if limit is not None else ""
+    return f"priced at {format_cost(explanation.calls * prices[-1])}{budget}"

@@ -55,8 +55,8 @@ class EnoughRules:
     steps: int = 64  # prefixes of a map's ranking that are tried
     fresh: int = 32  # fresh backgrounds at a time, at most
     failures: int = 1_000  # on fresh backgrounds, with which a set is given up at once
-    share: float = 0.6  # of the calls of an image, where they are limited, that this search may take
-    certificate: int = 80  # of these, that are kept back for the certificate
+    share: float = 0.85  # of the calls of an image, where they are limited, that this search may take
+    certificate: int = 60  # of these, that are kept back for the certificate
     removing: float = 0.6  # of the others, after which no further parts are removed where calls are few
     first_survey: int = 1_000  # number of a background; the panel has those before it, so no two uses share one
     first_fresh: int = 1_000_000  # number of the first background that no search has seen
@@ -71,7 +71,7 @@ FEW = EnoughRules(
     least=1.5, last=10, fresh=8, failures=2,
     share=0.95, certificate=62,
 )  # fmt: skip
-FEW_CALLS = 600  # of an image; from here on they are no longer few
+FEW_CALLS = 636  # for the search: what 700 leave, of an image; from here on they are no longer few
 LEAST_CALLS = 100  # with fewer, no such set is looked for
 
 
@@ -276,7 +276,7 @@ class DescentWay(Way):
         search = settle(self.seen[-1], number, expected, solid=True)
         # Most removals fail, and most of these on the hardest background.
         wave = self.rules.wave
-        waves = (1, wave - 1, *[wave] * len(self.panel.numbers))
+        waves = (1, max(1, wave - 1), *[wave] * len(self.panel.numbers))
         asked = step(search, None)
         while not isinstance(asked, Done):
             try:

@@ -30,6 +30,7 @@ from becausal.search.twins import confirm_minimal
 
 DIGITS = 6  # of overlaps that are compared, so that rounding decides nothing
 ENOUGH_CALLS = 1_200  # with which a set that holds on random backgrounds is found for most images
+USUAL_CALLS = f"most images need between 150 and {ENOUGH_CALLS:,}"
 COARSE = 64  # prefixes on the first, coarse scale of an extraction
 WAVE = 4  # prefixes asked at a time on it
 
@@ -111,9 +112,8 @@ def run_pipeline(problem: Problem, explainer: Explainer, request: Request, run: 
     if problem.holds is not None and run.stopped_by is None:
         run.stage = "against"
         against = yield from drive(find_against(problem, core.visible, confidence), run=run, limit=last, floor=problem.floor)
-    result = SearchResult(
-        finding.saliency, tuple(levels), confidence, tuple(others), (*finding.notes, *notes), zones, against
-    )
+    notes = (*finding.notes, *(notes or describe_steps(finding.enough, run, request.max_calls)))
+    result = SearchResult(finding.saliency, tuple(levels), confidence, tuple(others), notes, zones, against)
     count = budget.transfers(len(others)) if run.stopped_by in (None, "budget") else 0
     return (yield from add_transfers(problem, result, count))
 
@@ -121,18 +121,27 @@ def run_pipeline(problem: Problem, explainer: Explainer, request: Request, run: 
 def describe_failure(share: float, held: Held | None, run: BudgetedRun, max_calls: int | None) -> tuple[str, ...]:
     """Why there is no set that holds on random backgrounds, as a note; nothing where there is one."""
     goal = f"at least {100 * share:.4g} % of random backgrounds"
-    if max_calls is not None and (held is None or held.bound < share):  # more calls might have found one
-        run.stopped_by = run.stopped_by or "budget"
-        few = f"{max_calls:,} calls were too few to find a set that keeps the label on {goal}"
-        return (f"{few}: {ENOUGH_CALLS:,} usually are enough",)
+    is_short = max_calls is not None and max_calls < ENOUGH_CALLS and run.stopped_by in (None, "budget")
+    if is_short and (held is None or held.bound < share):  # more calls might have found one
+        run.stopped_by = "budget"
+        return (f"the limit on calls was too low to find a set that holds on {goal}: {USUAL_CALLS}",)
     if held is None or not held.asked:
-        return (f"the search ended before a set was found that keeps the label on {goal}",)
+        return (f"the search ended before a set was found that holds on {goal}",)
     if held.visible.all():
-        return (f"no set smaller than the whole view was found that keeps the label on {goal}",)
+        return (f"no set smaller than the whole view was found that holds on {goal}",)
     if held.bound >= share:
         return ()
-    size, kept = 100 * held.visible.mean(), f"kept it on {held.asked - held.failures} of {held.asked}"
-    return (f"no set was shown to keep the label on {goal}: the last one, {size:.0f} % of the view, {kept}",)
+    size, kept = 100 * held.visible.mean(), f"held on {held.asked - held.failures} of {held.asked}"
+    last = f"the last one, {size:.0f} % of the view, {kept}"
+    return (f"no set was shown to hold on {goal}: {last}; another seed, or a lower share, may find one",)
+
+
+def describe_steps(held: Held | None, run: BudgetedRun, max_calls: int | None) -> tuple[str, ...]:
+    """That calls were few for the set that holds on random backgrounds, as a note; nothing where they were not."""
+    if held is None or held.grain is not None or max_calls is None:
+        return ()
+    run.stopped_by = run.stopped_by or "budget"
+    return (f"with few calls `enough` is searched for in large steps: with more, up to {ENOUGH_CALLS:,}, it is smaller",)
 
 
 def _enough_level(problem: Problem, held: Held, core: Level) -> Search[Level]:

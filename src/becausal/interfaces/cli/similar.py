@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from becausal.core.files import write_files
+from becausal.core.text import one_line
 from becausal.interfaces.cli import options
-from becausal.interfaces.cli.console import check_writable, open_console, print_facts, write_json
+from becausal.interfaces.cli.console import check_writable, complain, open_console, print_facts, write_json
 from becausal.interfaces.cli.explain import save_result
 from becausal.interfaces.cli.folders import keep_folders
 from becausal.interfaces.cli.progress import watch_searches
@@ -51,9 +52,11 @@ def similar(
     console, numbers = open_console(), {"similarity": pair.similarity, "empty": list(pair.empty)}
     if not as_json:
         console.print(f"{first.name} and {second.name}: cosine similarity {pair.similarity:.3f}")
-        rows = zip(("first", "second"), pair.empty, strict=True)
-        print_facts(console, [(f"{name} image empty", f"{least:.3f}") for name, least in rows])
+        rows = zip((second, first), pair.empty, strict=True)
+        print_facts(console, [(f"similarity of {image.name} to an empty image", f"{least:.3f}") for image, least in rows])
         console.print()
+    if first.read_bytes() == second.read_bytes():
+        complain(f"{first} and {second} are the same image: what is explained is its similarity to itself", kind="note")
     saved = zip(pair.explanations, keep_folders([first, second], out), strict=False)  # only the first, after Ctrl-C
     entries = [save_result(found, image, folder, is_only=False, as_json=as_json) for found, (image, folder) in saved]
     write_files(out, pair.files())
@@ -61,5 +64,7 @@ def similar(
         write_json({**numbers, "images": entries, "folder": str(out)})
     else:
         print_facts(console, [("side by side", f"{out}/similar.png")])
+    if pair.error is not None:
+        complain(one_line(f"{second}: {pair.error}"))
     is_stopping = any(found.stopped_by == "interrupt" for found in pair.explanations)
-    return 130 if is_stopping else 2 if any("error" in entry for entry in entries) else 0
+    return 130 if is_stopping else 2 if pair.error is not None or any("error" in entry for entry in entries) else 0

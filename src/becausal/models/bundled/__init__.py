@@ -44,17 +44,17 @@ def load(target: str, settings: ModelSettings) -> Classifier:
         raise ModelError(f"there is no bundled model {target!r}: write {' or '.join(specs.values())}")
     variant, spec = VARIANTS[target], settings.name_kind(specs[target])
     folder = files("becausal.models.bundled")
-    model, names, texts = folder / variant.file, folder / "labels.txt", folder / (variant.texts or variant.file)
-    if not (model.is_file() and names.is_file() and texts.is_file()):
+    model, names, words = folder / variant.file, folder / "labels.txt", folder / (variant.texts or variant.file)
+    if not (model.is_file() and names.is_file() and words.is_file()):
         raise ModelError(f"the model {spec} is missing from this installation: reinstall becausal")
     own = ModelSettings(normalisation=PRESETS["tf"], notes=variant.notes)
-    with as_file(model) as model_path, as_file(names) as names_path, as_file(texts) as texts_path:
+    with as_file(model) as model_path, as_file(names) as names_path, as_file(words) as words_path:
         match target:
             case "clip" if not settings.question:
-                text.find_prompts(settings)
-                tower = onnx_file.load(str(model_path), text.as_tower(settings).over(own), spec=spec)
-                encoder, scale = text.load_words(texts_path, settings)
-                return text.ask(tower, encoder, settings, scale=scale)
+                texts, scale, notes = text.load_words(words_path, settings)
+                plain = replace(settings, labels=None, threshold=None, returns="raw", notes=notes)
+                encoder = onnx_file.load(str(model_path), plain.over(own), spec=spec)
+                return text.ask(encoder, texts, settings, scale=scale)
             case "detector":  # its threshold is in the file, and the last label is "nothing", which has no box
                 own = replace(own, resize="squash", labels=read_labels(names_path)[:-1])
                 settings = replace(settings, question="detect")

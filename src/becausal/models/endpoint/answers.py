@@ -38,9 +38,9 @@ def plain(text: str) -> str:
 
 
 def differ_at_once(choices: Sequence[str]) -> bool:
-    """Whether the first word of no choice, in plain form, begins that of another."""
+    """Whether the first word of no choice, in plain form, begins that of another, or may be an article."""
     words = [choice.split(" ")[0] for choice in choices]
-    return not any(a.startswith(b) for i, a in enumerate(words) for j, b in enumerate(words) if i != j)
+    return not any(a in _ARTICLES or a.startswith(b) for i, a in enumerate(words) for j, b in enumerate(words) if i != j)
 
 
 def read_scores(tokens: Sequence[tuple[str, Mapping[str, float]]], text: str, choices: Sequence[str]) -> list[float] | None:
@@ -89,7 +89,7 @@ def read_answer(content: Mapping[str, Any], choices: Sequence[str], scrub: Calla
     except (KeyError, IndexError, TypeError, AttributeError):
         raise AnswerError("sent a response without an answer") from None
     if refusal or reason == "content_filter":
-        raise AnswerError(f"refused to answer: {one_line(str(refusal or reason), 200)}")
+        raise AnswerError(f"refused to answer: {one_line(scrub(str(refusal or reason)), 200)}")
     if isinstance(text, str) and len(text) > _MOST:
         raise AnswerError(f"sent an answer of {len(text):,} characters; expected a short one")
     if not isinstance(text, str) or not plain(text):

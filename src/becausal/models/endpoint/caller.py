@@ -136,6 +136,52 @@ def pick_score_output(outputs: tuple[TensorInfo, ...], name: str | None) -> tupl
 
 
 @final
+class Account:
+    """Cached answers, and what was paid for. evaluated: by the server so far, `probes` of them when it was loaded."""
+
+    def __init__(self, options: EndpointOptions) -> None:
+        self.options, self.notes = options, list[str]()
+        self.cache: AnswerCache | None = None
+        self.salt = b""
+        self.evaluated = self.probes = self.cached = 0
+
+    def use_cache(self, model: str, probe: NDArray[Any]) -> None:
+        """Start caching. A folder given by the user must be usable; a problem with the default one is only noted.
+
+        model: what identifies it. probe: its answers to the probe images.
+        """
+        wanted = self.options.cache
+        if wanted is None:
+            return
+        try:
+            cache = AnswerCache(default_folder() if wanted == "default" else wanted, max_bytes=self.options.cache_mb * 2**20)
+            self.salt = cache.find_epoch(hashlib.sha256(model.encode("utf-8", "replace")).digest(), probe)
+            self.cache = cache
+        except OutputError as error:
+            if wanted != "default":
+                raise
+            self.notes.append(f"answers are not cached: {error}")
+
+    @contextmanager
+    def without_cache_if_it_fails(self) -> Iterator[None]:
+        try:
+            yield
+        except OutputError as error:  # what was paid for must not be lost because the disk is full
+            self.cache = None
+            self.notes.append(f"answers are no longer cached: {error}")
+
+    def report(self, unit: str, what: str) -> tuple[str, ...]:
+        """The notes, and what was paid for. what: is counted, with a place for the number of probes."""
+        price, notes = self.options.price, tuple(self.notes)
+        cached = f", {self.cached:,} answered from the cache" if self.cached else ""
+        usage = f"{self.evaluated:,} {what.format(self.probes)}{cached}"
+        if price is None:
+            return (*notes, usage) if self.cached else notes
+        cost = self.evaluated * price
+        return *notes, f"{cost:,.{2 if cost >= 0.1 else 4}f} spent so far at {price:g} per {unit}: {usage}"
+
+
+@final
 @dataclass(eq=False)
 class Caller:
     """The raw output of one model on a server, from the cache where possible.
@@ -152,81 +198,51 @@ class Caller:
     binary: bool
     limit: int  # most images per request, halved whenever the server refuses a batch
     read: ReadOutputs | None = None  # makes one array, a row per image, of all outputs, where it is not one that is read
-    notes: list[str] = field(default_factory=list)
     _version: str | None = None
     _row: tuple[np.dtype[Any], tuple[int, ...]] | None = None  # type and shape of the output for one image
-    _cache: AnswerCache | None = None
-    _salt: bytes = b""
     _asked: set[bytes] = field(default_factory=set)
-    _evaluated: int = 0  # images so far, and of these:
-    _probes: int = 0
-    _cached: int = 0
+
+    def __post_init__(self) -> None:
+        self.account = Account(self.options)
 
     def probe(self, batch: NDArray[Any]) -> NDArray[Any]:
         """The raw output for the probe images, without the cache."""
         raw = np.concatenate(list(self._infer_all(batch)))
-        self._probes = self._evaluated
+        self.account.probes = self.account.evaluated
         return raw
 
     def use_cache(self, document: str, read_as: str | None, probe: NDArray[Any]) -> None:
-        """Start caching. A folder given by the user must be usable; a problem with the default one is only noted.
-
-        document: the server's metadata. read_as: how answers are read. probe: the answers to the probe images.
-        """
-        wanted = self.options.cache
-        if wanted is None:
-            return
-        model = "\n".join([self.address.url, document, str(self.input.tensor), str(read_as)]).encode()
-        try:
-            cache = AnswerCache(default_folder() if wanted == "default" else wanted, max_bytes=self.options.cache_mb * 2**20)
-            self._salt = cache.find_epoch(hashlib.sha256(model).digest(), probe)
-            self._cache = cache
-        except OutputError as error:
-            if wanted != "default":
-                raise
-            self.notes.append(f"answers are not cached: {error}")
+        """Start caching. document: the server's metadata. read_as: how answers are read. probe: to the probe images."""
+        self.account.use_cache("\n".join([self.address.url, document, str(self.input.tensor), str(read_as)]), probe)
 
     def report(self) -> tuple[str, ...]:
         """Notes on what went wrong and what was paid for."""
-        price = self.options.price
-        cached = f", {self._cached:,} answered from the cache" if self._cached else ""
-        usage = f"{self._evaluated:,} images evaluated by the server ({self._probes} of them probe images){cached}"
-        if price is not None:
-            cost = self._evaluated * price
-            usage = f"{cost:,.{2 if cost >= 0.1 else 4}f} spent so far at {price:g} per image: {usage}"
-        return (*self.notes, *([usage] if price is not None or self._cached else []))
+        return self.account.report("image", "images evaluated by the server ({} of them probe images)")
 
     def __call__(self, batch: NDArray[Any]) -> NDArray[Any]:
         """The raw output for a normalised batch in the model's layout, one row per image."""
-        keys = [hashlib.sha256(self._salt + row.tobytes()).digest() for row in batch]
+        account = self.account
+        keys = [hashlib.sha256(account.salt + row.tobytes()).digest() for row in batch]
         found: dict[bytes, NDArray[Any]] = {}
-        if self._cache is not None and self._row is not None:
+        if account.cache is not None and self._row is not None:
             dtype, shape = self._row
             size = dtype.itemsize * int(np.prod(shape))
-            with self._without_cache_if_it_fails():
-                values = self._cache.get([key for key in keys if key not in self._asked])
+            with account.without_cache_if_it_fails():
+                values = account.cache.get([key for key in keys if key not in self._asked])
                 fitting = {key: value for key, value in values.items() if len(value) == size}
                 found = {key: np.frombuffer(value, dtype).reshape(shape) for key, value in fitting.items()}
-                self._cached += len(found)
+                account.cached += len(found)
         missing = {key: row for row, key in enumerate(keys) if key not in found}  # equal images are sent once
         remaining = list(missing)
         for raw in self._infer_all(batch[list(missing.values())]):
             new = dict(zip(remaining, raw, strict=False))
             remaining = remaining[len(raw) :]
             found |= new
-            if self._cache is not None:
-                with self._without_cache_if_it_fails():
-                    self._cache.put([(key, row.tobytes()) for key, row in new.items()])
+            if account.cache is not None:
+                with account.without_cache_if_it_fails():
+                    account.cache.put([(key, row.tobytes()) for key, row in new.items()])
         self._asked.update(keys)
         return np.stack([found[key] for key in keys])
-
-    @contextmanager
-    def _without_cache_if_it_fails(self) -> Iterator[None]:
-        try:
-            yield
-        except OutputError as error:  # what was paid for must not be lost because the disk is full
-            self._cache = None
-            self.notes.append(f"answers are no longer cached: {error}")
 
     def _infer_all(self, batch: NDArray[Any]) -> Iterator[NDArray[Any]]:
         """The raw output for any number of images, in parts, as they arrive."""
@@ -269,7 +285,7 @@ class Caller:
             if self.output is None:
                 kinds = [(name, "FP32" if raw.dtype.kind == "f" else "INT64", raw.shape) for name, raw in outputs.items()]
                 self.output, notes = pick_score_output(tuple(TensorInfo(*kind) for kind in kinds), None)
-                self.notes += notes
+                self.account.notes += notes
             if self.output not in outputs:
                 raise AnswerError(f"{url} sent no output {self.output!r}, only {', '.join(outputs)}")
             raw = outputs[self.output] if self.input.has_batch_axis else outputs[self.output][None]
@@ -281,5 +297,5 @@ class Caller:
         if raw.dtype.kind == "f" and not np.isfinite(raw).all():
             raise AnswerError(f"{url} sent scores that are NaN or infinite")
         self._row = row
-        self._evaluated += len(batch)
+        self.account.evaluated += len(batch)
         return raw[:rows]

@@ -5,6 +5,7 @@ recorded only if its value is the name of an environment variable.
 """
 
 import base64
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,7 @@ from becausal.models.array_model import Layout
 Binary = Literal["auto", "yes", "no"]
 Logprobs = Literal["auto", "no"]
 
+_MOST_PARALLEL = 64  # each has a connection and a thread
 _PATHS = {
     "oip": re.compile(r"(?P<server>.*/v2)(?P<model>/models/[^/\s]+(?:/versions/[^/\s]+)?)(?:/infer)?/?"),
     "chat": re.compile(r"(?P<server>/\S*?[^/\s])(?P<model>)(?:/chat/completions)?/?"),
@@ -75,7 +77,7 @@ class EndpointOptions:
     cache: Path | None | Literal["default"] = option("default", "Folder of the answer cache.", metavar="DIR|none")
     cache_mb: int = option(512, "Its largest size.", metavar="N")
     model: str | None = option(None, "Name of the model; default: the first that the server lists.", metavar="NAME")
-    parallel: int = option(4, "Most requests at a time.", metavar="N")
+    parallel: int = option(4, "Most requests at a time, up to 64.", metavar="N")
     logprobs: Logprobs = option("auto", "Whether log-probabilities are used as scores; auto: if they can be.", metavar="no")
     binary: Binary = option("auto", "Whether tensors are sent as bytes; auto: if the server supports it.", metavar="yes|no")
     input: str | None = option(None, "Name of the input.", metavar="NAME")
@@ -205,8 +207,10 @@ def _parse_value(key: str, value: str) -> Any:
             return number
         case "retries" | "cache_mb" | "parallel":
             smallest = 0 if key == "retries" else 1
-            if not (value.isascii() and value.isdecimal()) or int(value) < smallest:
-                raise OptionError(f"the endpoint option {key} is an integer of at least {smallest}, not {value!r}")
+            most = _MOST_PARALLEL if key == "parallel" else math.inf
+            if not (value.isascii() and value.isdecimal()) or not smallest <= int(value) <= most:
+                limits = f"of at least {smallest}" if most == math.inf else f"from {smallest} to {most}"
+                raise OptionError(f"the endpoint option {key} is an integer {limits}, not {value!r}")
             return int(value)
         case "shape":
             sides = [side.strip() for side in value.strip("[]").replace("x", ",").split(",")]
