@@ -24,7 +24,6 @@ from becausal.models.chat import OTHER
 from becausal.models.endpoint import transport as http
 from becausal.models.endpoint.answers import differ_at_once, plain, read_answer, read_scores
 from becausal.models.endpoint.cache import FILE
-from becausal.models.endpoint.transport import Pace
 from becausal.scenes import make_scene
 
 ASK = "What is in the image?"
@@ -244,8 +243,13 @@ def test_free_answers_are_names(server, house):
     explanation = explain(house, model, target="house") if explain(house, model).label == "house" else None
     assert explanation.label == "house"
     assert server.requests[-1]["messages"][0]["content"][0]["text"] == f"{ASK}\nAnswer with one word or a short phrase."
-    with pytest.raises(becausal.BecausalError, match="does not hold"):
+    with pytest.raises(becausal.BecausalError, match="the model does not say i see no image here, but house"):
         explain(house, model, target="i see no image")
+
+
+def test_inspect_says_that_free_answers_are_names(server, capsys):
+    assert main(["inspect", server.spec, "--ask", ASK]) == 0
+    assert "names, as the model returns them" in capsys.readouterr().out
 
 
 def test_the_default_view_is_the_whole_image(server):
@@ -271,17 +275,18 @@ def test_requests_at_a_time(parallel, server):
     assert load(server).batch_size == 4
 
 
-def test_the_rate_is_of_all_connections_together():
-    pace = Pace(2.0)
-    assert [pace.book(now) for now in (0.0, 0.0, 0.1, 3.0)] == pytest.approx([0.0, 0.5, 0.9, 0.0])
-    assert Pace(None).book(0.0) == 0.0
-
-
-def test_a_limit_on_the_rate(server):
+def test_the_rate_is_of_all_connections_together(server):
     model = load(server, endpoint={"rate": 20, "cache": None})
     begun = time.monotonic()
     model.classify(noise(6))
     assert time.monotonic() - begun >= 5 / 20
+
+
+def test_a_connection_that_fails_at_its_first_request_is_tried_again(server):
+    model = load(server, endpoint={"timeout": 0.5, "cache": None})  # one connection has answered so far
+    server.set([{"sleep": 1.5}] * 4)
+    assert len(model.classify(noise(4))) == 4
+    assert len(server.requests) == 8
 
 
 def test_equal_images_of_a_batch_are_sent_once(server):
@@ -330,6 +335,26 @@ def test_an_answer_that_changes_is_noticed(server, house, monkeypatch):
     monkeypatch.setattr(server, "chances", lambda data: np.roll(honest(data), next(count) % 2))
     with pytest.raises((AnswerError, becausal.BecausalError)):
         explain(house, model)
+
+
+def test_an_answer_that_always_changes_is_noticed(server, house, monkeypatch):
+    count = iter(range(10_000))
+    model = load(server, endpoint={"cache": None})
+    monkeypatch.setattr(server, "answer", lambda *_: (200, {"choices": [{"message": {"content": f"answer {next(count)}"}}]}))
+    with pytest.raises(becausal.BecausalError, match="the model gives another answer there, or one that changes"):
+        explain(house, model)
+
+
+def test_an_answer_that_changes_later_is_noticed_in_plain_words(server, house, monkeypatch):
+    model, honest, is_over = load(server, endpoint={"cache": None}), server.chances, []
+    monkeypatch.setattr(server, "chances", lambda data: np.roll(honest(data), len(is_over) % 7))
+
+    def end(status):
+        if status.calls >= 30:
+            is_over.append(True)
+
+    with pytest.raises(becausal.BecausalError, match=r"in two ways: ask for a shorter answer, or give choices"):
+        explain(house, model, progress=end)
 
 
 def test_ctrl_c_waits_for_no_answer(server):
@@ -540,6 +565,22 @@ def test_the_price_is_said_before_it_begins(server, house, capsys, without_figur
     assert main(["explain", "house.png", "--model", server.spec, *words[:-2], *choices]) == 0
     page = " ".join(Path("two/house/report.html").read_text().split())
     assert f"--labels &#39;{','.join(LABELS)}&#39;" in page  # the choices are a part of the question
+
+
+def test_the_price_of_a_batch_is_said_before_it_begins_and_at_its_end_once(server, house, capsys):
+    Path("photos").mkdir()
+    for name, image in (("one", house), ("two", house[::-1])):
+        Image.fromarray(image).save(f"photos/{name}.png")
+    words = ["--resize", "squash/64", "--ask", ASK, "--max-calls", "30", "--endpoint", "price=0.01"]
+    assert main(["batch", "photos", "--model", server.spec, *words, "--out", "run"]) == 0
+    out, err = capsys.readouterr()
+    limit = "at most 30 calls for each of 2 images to the server, which cost 0.60"
+    assert err == f"becausal: note: {limit}: set another limit with --max-calls\n"
+    assert out.count("spent so far") == 1
+    server.set()
+    assert main(["batch", "photos", "--model", server.spec, *words[:-1], "price=much", "--out", "other"]) == 2
+    assert capsys.readouterr().err == "becausal: error: the endpoint option price is a number above 0, not 'much'\n"
+    assert not server.requests
 
 
 @pytest.mark.parametrize(

@@ -329,12 +329,10 @@ class Clock:
         return self.now
 
 
-def transport(server, *words, clock=None, **options):
+def transport(server, *words, clock=None):
     clock = clock or Clock()
     address = parse_address(server.spec().removeprefix("oip:"))
-    return Transport(
-        address, parse_endpoint(words), {}, sleep=clock.sleep, clock=clock, rng=random.Random(7), **options
-    ), clock  # fmt: skip
+    return Transport(address, parse_endpoint(words), sleep=clock.sleep, clock=clock, rng=random.Random(7)), clock
 
 
 def ask(carrier, rows=1):
@@ -448,10 +446,11 @@ def test_one_connection_is_kept_and_reopened(server):
     assert len(clock.slept) == 1
 
 
-def test_an_answer_may_not_be_too_large(server):
+def test_an_answer_may_not_be_too_large(server, monkeypatch):
+    monkeypatch.setattr(http, "MAX_BYTES", 2**20)
     for fault in ({"huge": 3_000_000}, {"huge": 3_000_000, "pieces": 1000}):  # the length is said, or found out
         server.set([fault, {"pieces": 7}])
-        carrier, _ = transport(server, max_bytes=2**20)
+        carrier, _ = transport(server)
         with pytest.raises(AnswerError, match="more than 1 MiB"):
             ask(carrier)
         assert decode(ask(carrier), "url")[0]["scores"].shape == (1, 2)  # the rest is not taken for the next answer

@@ -38,6 +38,9 @@ def alone(images):
 def table(images):
     return images.mean(axis=(1, 2)) - 99.0
 
+def nothing(images):
+    return predict(images)[:, :0]
+
 def holes(images):
     return predict(images) * np.nan
 
@@ -135,6 +138,9 @@ def test_the_threshold_is_that_of_the_iou(place):
     assert load_model("segment:python:net.py:predict", threshold=0.8).info.threshold == 0.8
     (place / "net.toml").write_text("threshold = 0.7\n")
     assert load_model("segment:python:net.py:predict").info.threshold == 0.7
+    for threshold in (0.0, -1.0, 1.5):
+        with pytest.raises(OptionError, match="the threshold is a score above 0 and up to 1"):
+            load_model("segment:python:net.py:predict", threshold=threshold)
 
 
 @pytest.mark.parametrize(
@@ -144,11 +150,12 @@ def test_the_threshold_is_that_of_the_iou(place):
         ("soft", "returns probabilities; expected logits"),
         ("alone", "returns probabilities; expected logits"),
         ("table", r"returns scores per class, not maps of classes: load it without segment:"),
+        ("nothing", r"returned an output of shape \(6, 0, 8, 12\); expected \(n, classes, h, w\)"),
     ],
 )
 def test_other_outputs_are_refused(place, name, message):
     labels = {"labels": None} if name != "alone" else {"labels": ["road"]}
-    if name in ("last", "table"):
+    if name in ("last", "table", "nothing"):
         (place / "net.py").write_text(CODE.replace(', LABELS = (32, 48), ["sky", "road", "grass"]', " = (32, 48)"))
     with pytest.raises(ModelError, match=message):
         load_model(f"segment:python:net.py:{name}", **labels)

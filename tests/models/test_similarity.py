@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import becausal
-from becausal.core.errors import BecausalError, ModelError, OptionError, TargetError
+from becausal.core.errors import AnswerError, BecausalError, ModelError, OptionError, TargetError
 from becausal.core.request import Request
 from becausal.models import as_embedder, load_model, open_embedder
 from becausal.models.loading import Loading
@@ -220,6 +220,23 @@ def test_what_cannot_be_explained_is_refused_before_the_search(images, options, 
 
     with pytest.raises(BecausalError, match=expected.replace(".", r"\.")):
         becausal.similar(*(f"{name}.png" for name in images), see, **options, progress=watch)
+
+
+def test_embeddings_whose_length_depends_on_the_image_cannot_be_compared(place):
+    images = [np.random.default_rng(0).integers(0, 256, (side, side, 3), np.uint8) for side in (8, 9)]
+    expected = "192 numbers for one image, and of 243 for what it is compared with"
+    with pytest.raises(AnswerError, match=expected):
+        becausal.similar(*images, lambda pixels: pixels.reshape(len(pixels), -1))
+    Image.fromarray(images[1]).save("nine.png")
+    model = as_embedder(lambda pixels: pixels.reshape(len(pixels), -1), like="nine.png")
+    with pytest.raises(AnswerError, match=expected):
+        becausal.explain(images[0], model, max_calls=100)
+
+
+def test_embeddings_too_large_for_the_type_are_refused_without_a_warning(place, recwarn):
+    with pytest.raises(ModelError, match="NaN or infinite"):
+        as_embedder(lambda pixels: pixels.mean(axis=(1, 2)) * 1e300, like="a.png")
+    assert not recwarn.list
 
 
 def test_explain_says_how_similar_an_image_is(place):

@@ -160,7 +160,8 @@ def fails(texts):
         (see, read, {"labels": ["red", "blue"], "returns": "logits"}, "returns embeddings: remove returns"),
         (see, read, {"labels": ["red", "blue"], "threshold": 0.5}, "threshold is for one prompt"),
         (see, read, {"text": "red", "threshold": 0.1}, "give a threshold above it, not 0.1"),
-        (see, read, {"text": "red", "scale": -1.0}, "the scale of cosine similarities is a number above 0, not -1"),
+        (see, read, {"text": "red", "scale": -1.0}, "is a number above 0 and below 1,000,000, not -1"),
+        (see, read, {"text": "red", "scale": 1e308}, "a number above 0 and below 1,000,000, not 1e"),
         (see, read, {"text": "red", "like": "a.jpg"}, "like is for embed: models"),
         (see, read, {"text": "red", "endpoint": {"timeout": "1"}}, "options are for oip: and chat: models, not for python"),
         (see, read, {"text": 3}, "text is 3; expected a text"),
@@ -263,6 +264,7 @@ def test_words_that_are_not_in_the_vocabulary_are_one_word(pair):
     assert np.array_equal(one.classify(images), other.classify(images))
     assert not np.allclose(one.classify(images), third.classify(images), atol=0.01)
     assert one.info.notes[0] == "words that the model does not know: zebra"
+    assert other.info.notes[0] == "words that the model does not know: äö, yak"
     choices = load_model("bundled:clip", labels=["a red yak, a yak", "a bus", "sky yeti"])
     assert "words that the model does not know: yak, yeti" in choices.info.notes
     assert not any("does not know" in note for note in third.info.notes)

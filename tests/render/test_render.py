@@ -549,6 +549,18 @@ def test_the_map_has_a_colour_for_each_zone_and_the_photo_shines_through() -> No
     assert photo.std(axis=0).max() > 15  # of noise under the colour of the core
 
 
+@pytest.mark.parametrize("grid", [(64, 64), (6, 48, 48)])
+def test_a_small_core_keeps_its_colour(grid: tuple[int, ...]) -> None:
+    """A single cell of 1/28 of the side, also on a sheet of many slices."""
+    zones = np.full(grid, Zone.CONTEXT, np.uint8)
+    zones[..., 20:22, 30:32] = Zone.CORE
+    explanation = dataclasses.replace(make_two(grid), view=np.full((*grid, 3), 150, np.uint8), zones=zones)
+    sheet = lay_out(explanation)
+    assert sheet.side == grid[-1]
+    drawn = paint_map(sheet)[enlarge(sheet.zones == Zone.CORE, sheet.scale)].astype(float)
+    assert (drawn[:, 0] - drawn[:, 2]).min() > 60  # red minus blue
+
+
 @pytest.mark.parametrize("grid", [(400,), (36, 54), (12, 18, 18)])
 def test_the_zones_are_named_in_words(grid: tuple[int, ...]) -> None:
     explanation = make_two(grid)

@@ -11,7 +11,7 @@ from becausal.core.errors import BecausalError, TargetError
 from becausal.core.files import safe_name, write_files
 from becausal.images.loading import load_image
 from becausal.models import Loading, open_embedder
-from becausal.models.similarity import compare_with_image, embed_image
+from becausal.models.similarity import compare, compare_with_image, embed_image
 from becausal.render import figures
 
 
@@ -85,7 +85,7 @@ def similar(
     loading = loading if above is None else replace(loading, threshold=above)
     network, images = open_embedder(model, loading), [load_image(first), load_image(second)]
     (one, blank_one), (other, blank_other) = (embed_image(network, image) for image in images)
-    similarity = float((one @ other.T)[0, 0])
+    similarity = float(compare(one, other)[0, 0])
     empty = float((blank_other @ other.T)[0, 0]), float((blank_one @ one.T)[0, 0])
     for (image, like), least in zip((images, images[::-1]), empty, strict=True):
         if not similarity > max(least, 0.0):

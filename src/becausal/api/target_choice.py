@@ -67,6 +67,9 @@ def check_target(target: Target, info: ModelInfo, answer: NDArray[Any]) -> None:
     answer: as in `make_target`.
     """
     scores = target.read(answer)
+    if scores.ndim == 1 and scores[0] != target.label_id:
+        own, other = (info.name_of(int(i)) for i in (target.label_id, scores[0]))
+        raise TargetError(f"the model does not say {own} here, but {other}")
     if scores.ndim != 2 or target.threshold is not None or target.judge(scores).holds[0]:
         return
     order = np.argsort(-scores[0], kind="stable").tolist()

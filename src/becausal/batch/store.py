@@ -14,6 +14,7 @@ index is not the one of the folder: like an index that is lost or damaged, it is
 """
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Collection, Iterator, Mapping
@@ -287,8 +288,10 @@ class BatchStore:
             write_copy(self.run, self._index.read_header())
 
     def _add_notes(self, notes: Collection[str]) -> None:
-        if new := [note for note in notes if note not in self.notes]:
-            self.notes += new
+        """Add notes; one that differs from an earlier one in numbers only, such as what was spent so far, replaces it."""
+        kept = {re.sub(r"[\d.,]+", "", note): note for note in (*self.notes, *notes)}
+        if list(kept.values()) != self.notes:
+            self.notes = list(kept.values())
             self._set("notes", self.notes)
 
 

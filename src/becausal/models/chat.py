@@ -24,16 +24,9 @@ from becausal.core.text import one_line, replace_surrogates
 from becausal.images.loading import encode_png
 from becausal.models.array_model import ArrayClassifier, Composer
 from becausal.models.endpoint.answers import ChatAnswer, differ_at_once, plain, read_answer
-from becausal.models.endpoint.caller import Account, read_json
-from becausal.models.endpoint.options import (
-    Address,
-    EndpointOptions,
-    describe_exposure,
-    make_headers,
-    parse_address,
-    parse_endpoint,
-)
-from becausal.models.endpoint.transport import Pace, Reply, Transport, describe_status
+from becausal.models.endpoint.cache import Account
+from becausal.models.endpoint.options import Address, EndpointOptions, parse_address, parse_endpoint
+from becausal.models.endpoint.transport import Reply, Transport, describe_status, read_json
 from becausal.models.loading import Loading, ModelSettings
 from becausal.models.outputs import make_probe_images
 from becausal.models.preprocess import plan_geometry
@@ -54,11 +47,10 @@ class ChatCaller:
 
     def __init__(self, address: Address, options: EndpointOptions, ask: str, choices: Sequence[str]) -> None:
         self._address, self._options = address, options
-        self._headers, self._pace = make_headers(address, options), Pace(options.rate)
-        self._connect()
+        self._transport = Transport(address, options)
         self._account = Account(options)
         self.notes = self._account.notes
-        self.notes += describe_exposure(address, self._headers)
+        self.notes += self._transport.notes
         self.model = options.model or self._choose_model()
         among = f"one of these, and nothing else: {', '.join(choices)}" if choices else "one word or a short phrase"
         self._prompt = f"{ask}\nAnswer with {among}."
@@ -72,10 +64,6 @@ class ChatCaller:
         self._others: set[str] = set()
         self._asked, self._lock = Counter[bytes](), threading.Lock()
 
-    def _connect(self) -> None:
-        address, own = self._address, self._options
-        self._transports = [Transport(address, own, self._headers, pace=self._pace) for _ in range(own.parallel)]
-
     def begin(self, grid: tuple[int, int]) -> None:
         """Ask about a first image, and about none: what the server can do, and whether its model is still the same."""
         first = self._ask_first(make_probe_images(grid, 3)[3])
@@ -85,7 +73,7 @@ class ChatCaller:
             if self._choices and self._options.logprobs != "no":
                 self.notes.append("there are no log-probabilities that tell the choices apart: labels only, no scores")
         try:
-            blank = self._ask(self._transports[0], self._write(None)).text
+            blank = self._read(self._post(self._write(None))).text
             # Where there are scores, two answers that are none of the choices have one id, and need not be the same.
             self.blank = self._find_id(blank) if blank in self._choices or not self.is_scored else None
             self.notes.append(f"with no image at all, the answer is {blank!r}")
@@ -102,18 +90,15 @@ class ChatCaller:
         bodies, account = [self._write(pixels) for pixels in batch], self._account
         digests = [hashlib.sha256(body).digest() for body in bodies]
         keys = {one: hashlib.sha256(b"%b%b%d" % (account.salt, one, self._asked[one])).digest() for one in digests}
-        found: dict[bytes, ChatAnswer] = {}
-        if account.cache is not None:
-            with self._lock, account.without_cache_if_it_fails():
-                values = account.cache.get(list(keys.values()))
-                found = {digest: ChatAnswer(*json.loads(values[key])) for digest, key in keys.items() if key in values}
-                account.cached += len(found)
+        with self._lock:
+            values = account.find(list(keys.values()))
+        found = {digest: ChatAnswer(*json.loads(values[key])) for digest, key in keys.items() if key in values}
+        account.cached += len(found)
 
         def keep(digest: bytes, answer: ChatAnswer) -> None:
             found[digest] = answer
-            if account.cache is not None and (answer.scores is not None or not self.is_scored):
-                with account.without_cache_if_it_fails():
-                    account.cache.put([(keys[digest], json.dumps([answer.text, answer.scores]).encode())])
+            if answer.scores is not None or not self.is_scored:
+                account.keep([(keys[digest], json.dumps([answer.text, answer.scores]).encode())])
 
         missing = {digest: body for digest, body in zip(digests, bodies, strict=True) if digest not in found}
         self._ask_all(missing, keep)
@@ -135,8 +120,8 @@ class ChatCaller:
 
     def _choose_model(self) -> str:
         """The first model that the server lists."""
-        reply, url = self._transports[0].request("GET", f"{self._address.server}/models"), self._address.url
-        scrub = self._transports[0].scrub
+        reply, url = self._transport.request("GET", f"{self._address.server}/models"), self._address.url
+        scrub = self._transport.scrub
         names: list[str] = []
         with suppress(AnswerError, KeyError, TypeError):  # of another status there is no such list
             names = [scrub(replace_surrogates(str(item["id"]))) for item in read_json(reply.body, url)["data"]]
@@ -174,11 +159,11 @@ class ChatCaller:
             known = self._parameters
             logprobs = [name for name in known if "logprobs" in name]
             try:
-                reply = self._post(self._transports[0], self._write(pixels))
+                reply = self._post(self._write(pixels))
                 said = reply.body.decode("utf-8", "replace")
                 refused = [name for name in known if name in said] or logprobs
                 if reply.status not in (400, 422) or not refused:
-                    return self._read(self._transports[0], reply)
+                    return self._read(reply)
             except NetworkError as error:
                 if "logprobs" not in str(error) or not logprobs:  # status 403 with some models of OpenAI
                     raise
@@ -193,20 +178,21 @@ class ChatCaller:
         """Send requests, as many at a time as allowed, and keep each answer when it arrives. Raises the first error."""
         waiting, errors = iter(bodies.items()), list[BaseException]()
 
-        def work(transport: Transport) -> None:
+        def work() -> None:
             try:
                 while True:
                     with self._lock:
                         digest, body = (None, b"") if errors else next(waiting, (None, b""))
                     if digest is None:
                         return
-                    answer = self._ask(transport, body)
+                    answer = self._read(self._post(body))
                     with self._lock:
                         keep(digest, answer)
             except BaseException as error:  # raised below
                 errors.append(error)
 
-        threads = [threading.Thread(target=work, args=(one,), daemon=True) for one in self._transports[: len(bodies)]]
+        count = min(len(bodies), self._options.parallel)
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(count)]
         try:
             for thread in threads:
                 thread.start()
@@ -214,26 +200,23 @@ class ChatCaller:
                 thread.join()
         except BaseException as error:  # Ctrl-C: nobody waits for what is under way, which keeps its connections
             errors.append(error)
-            self._connect()
+            self._transport = Transport(self._address, self._options)
             raise
         if errors:
             raise errors[0]
 
-    def _ask(self, transport: Transport, body: bytes) -> ChatAnswer:
-        return self._read(transport, self._post(transport, body))
-
-    def _post(self, transport: Transport, body: bytes) -> Reply:
+    def _post(self, body: bytes) -> Reply:
         path = f"{self._address.server}/chat/completions"
-        return transport.request("POST", path, body, {"Content-Type": "application/json"})
+        return self._transport.request("POST", path, body, {"Content-Type": "application/json"})
 
-    def _read(self, transport: Transport, reply: Reply) -> ChatAnswer:
+    def _read(self, reply: Reply) -> ChatAnswer:
         """The answer in a reply. Raises AnswerError that names the server."""
-        url = self._address.url
+        url, scrub = self._address.url, self._transport.scrub
         if reply.status != 200:
             raise AnswerError(f"{url} refused the question: {describe_status(reply)}")
-        content = read_json(transport.scrub(reply.body.decode("utf-8", "replace")).encode(), url)
+        content = read_json(scrub(reply.body.decode("utf-8", "replace")).encode(), url)
         try:
-            answer = read_answer(content, self._choices, transport.scrub)
+            answer = read_answer(content, self._choices, scrub)
         except AnswerError as error:
             raise AnswerError(f"{url} {error}") from None
         with self._lock:

@@ -77,7 +77,8 @@ class OutputDecoder:
     def scores(self, raw: NDArray[Any]) -> NDArray[Any]:
         """(n, classes) float32 probabilities, or (n,) integer labels; raw output as it is, (n, …) float32."""
         if self.returns == "raw":
-            return raw.astype(np.float32, copy=False)
+            with np.errstate(over="ignore"):  # numbers too large for the type become infinite, which is rejected later
+                return raw.astype(np.float32, copy=False)
         table = as_table(raw)
         if self.returns == "labels":
             return table[:, 0] if table.shape[1] == 1 else table.argmax(axis=1)

@@ -14,7 +14,7 @@ from becausal.core.contracts import Classifier
 from becausal.core.errors import AnswerError, ModelError
 from becausal.core.segments import KEPT
 from becausal.models.asked import AskedNetwork
-from becausal.models.loading import Loading
+from becausal.models.loading import Loading, check_threshold
 from becausal.models.outputs import make_probe_images
 
 MOST_BYTES = 2**28  # of the maps of one batch
@@ -22,7 +22,7 @@ MOST_BYTES = 2**28  # of the maps of one batch
 
 def read_maps(raw: NDArray[Any]) -> NDArray[np.float32]:
     """The maps of logits as float32; one map becomes two classes. Raises AnswerError for another shape."""
-    if raw.ndim != 4:
+    if raw.ndim != 4 or 0 in raw.shape[1:]:
         raise AnswerError(f"the model returned an output of shape {raw.shape}; expected (n, classes, h, w)")
     maps = raw.astype(np.float32, copy=False)
     return np.concatenate([np.zeros_like(maps), maps], axis=1) if maps.shape[1] == 1 else maps
@@ -48,6 +48,6 @@ def ask(network: Classifier, loading: Loading) -> AskedNetwork:
         largest = max(1, min(largest, MOST_BYTES // maps[0].nbytes))
     if labels is not None and len(labels) == 1:
         labels = (f"not {labels[0]}", labels[0])
-    threshold = loading.threshold or info.threshold or KEPT
+    threshold = info.threshold or KEPT if loading.threshold is None else check_threshold(loading.threshold)
     info = replace(info, output="segments", labels=labels, threshold=threshold, loading=loading.record(), notes=())
     return AskedNetwork(network, info, read_maps, batch_size=largest)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from becausal.core.contracts import Classifier, Pixels
-from becausal.core.errors import BecausalError, ModelError, OptionError
+from becausal.core.errors import AnswerError, BecausalError, ModelError, OptionError
 from becausal.core.text import one_line
 from becausal.images.fills import USUAL, make_background
 from becausal.images.loading import InputImage, load_image, make_view
@@ -27,6 +27,17 @@ def unit_rows(raw: NDArray[Any]) -> NDArray[np.float32]:
     """Embeddings (n, d, …) as rows of length 1; zeros stay zeros."""
     rows = raw.reshape(len(raw), -1).astype(np.float64, copy=False)  # squares of large numbers are too large for float32
     return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30), np.float32)
+
+
+def compare(rows: NDArray[np.float32], wanted: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The cosine similarities, (n, labels), of embeddings (n, d) to others (labels, d), all of length 1.
+
+    Raises AnswerError where d differs.
+    """
+    if rows.shape[1] != wanted.shape[1]:
+        lengths = f"of {rows.shape[1]:,} numbers for one image, and of {wanted.shape[1]:,} for what it is compared with"
+        raise AnswerError(f"the model returned an embedding {lengths}; expected as many for images of every size")
+    return np.asarray(rows @ wanted.T, np.float32)
 
 
 def embed(network: Classifier, pixels: Pixels) -> NDArray[np.float32]:
@@ -56,35 +67,34 @@ def embed_empty(network: Classifier) -> NDArray[np.float32]:
 def compare_with(
     network: Classifier,
     wanted: NDArray[np.float32],
-    names: tuple[str, ...],
+    name: str,
     blank: NDArray[np.float32],
     threshold: float | None,
     loading: Mapping[str, Any],
     *,
     spec: str | None = None,
 ) -> AskedNetwork:
-    """A network of embeddings, asked how similar images are to given ones, (labels, d), of length 1.
+    """A network of embeddings, asked how similar images are to what has this embedding, (1, d), and this name.
 
     blank: the embedding of an empty image, (1, d). threshold: the lowest cosine similarity that counts as similar; None to
     keep a share of each image's own. loading: the options, for the record. spec: of what is asked, None for the network's.
     """
-    empty = (blank @ wanted.T)[0]
-    shown, base = ", ".join(f"{value:.3f}" for value in empty.tolist()), np.maximum(empty, 0.0)
-    note = f"scores are cosine similarities, not counting what an empty image has: {shown}"
-    if not base.any():
-        note = f"scores are cosine similarities; an empty image has {shown}, which counts as 0"
+    empty = float(compare(blank, wanted)[0, 0])
+    base, note = max(empty, 0.0), f"scores are cosine similarities, not counting what an empty image has: {empty:.3f}"
+    if empty <= 0.0:
+        note = f"scores are cosine similarities; an empty image has {empty:.3f}, which counts as 0"
     if threshold is not None:
-        base, note = np.zeros_like(empty), f"scores are cosine similarities; an empty image has {shown}"
-        if not threshold > empty.max():
+        base, note = 0.0, f"scores are cosine similarities; an empty image has {empty:.3f}"
+        if not threshold > empty:
             raise OptionError(
-                f"an empty image has a similarity of {shown} already: give a threshold above it, not {threshold:g}"
+                f"an empty image has a similarity of {empty:.3f} already: give a threshold above it, not {threshold:g}"
             )
 
     def read(raw: NDArray[Any]) -> NDArray[np.float32]:
-        return np.asarray(np.clip(unit_rows(raw) @ wanted.T - base, 0.0, 1.0), np.float32)
+        return np.asarray(np.clip(compare(unit_rows(raw), wanted) - base, 0.0, 1.0), np.float32)
 
     info = replace(
-        network.info, output="similarity", labels=names, notes=(note,), threshold=threshold or 0.0, loading=loading,
+        network.info, output="similarity", labels=(name,), notes=(note,), threshold=threshold or 0.0, loading=loading,
         spec=spec or network.info.spec,
     )  # fmt: skip
     return AskedNetwork(network, info, read)
@@ -102,7 +112,7 @@ def compare_with_image(network: Classifier, other: InputImage, loading: Loading)
     view, blank = embed_image(network, other)
     record = replace(loading, like=loading.like or other.path or other.name).record()
     threshold = None if loading.threshold is None else check_threshold(loading.threshold)
-    return compare_with(network, view, (f"like {other.name}",), blank, threshold, record)
+    return compare_with(network, view, f"like {other.name}", blank, threshold, record)
 
 
 def embed_image(network: Classifier, image: InputImage) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

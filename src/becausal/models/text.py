@@ -23,11 +23,12 @@ from becausal.models.hubs import as_embedder_module, find_files, hash_files, loa
 from becausal.models.loading import ModelSettings
 from becausal.models.onnx_file import open_session
 from becausal.models.outputs import softmax
-from becausal.models.similarity import compare_with, embed_empty, unit_rows
+from becausal.models.similarity import compare, compare_with, embed_empty, unit_rows
 from becausal.models.torch_module import import_beside_torch, import_torch, wrap
 from becausal.models.user_code import stdout_to_stderr
 
 SCALE = 100.0  # of the cosine similarities before the softmax, as CLIP learnt it
+MOST_SCALE = 1_000_000
 
 EmbedTexts = Callable[[list[str]], Any]  # from n texts to their embeddings, (n, d), an array or a torch tensor
 
@@ -61,20 +62,20 @@ def ask(
     embed: the text encoder. scale: of cosine similarities, before the softmax. spec: of both, None for the encoder's.
     """
     prompts = find_prompts(settings)
-    if not (np.isfinite(scale) and scale > 0.0):
-        raise OptionError(f"the scale of cosine similarities is a number above 0, not {scale:g}")
+    if not 0.0 < scale < MOST_SCALE:
+        raise OptionError(f"the scale of cosine similarities is a number above 0 and below {MOST_SCALE:,}, not {scale:g}")
     wanted, image = embed_texts(embed, prompts), embed_empty(encoder)
     if wanted.shape[1] != image.shape[1]:
         numbers = f"{image.shape[1]} numbers for an image, the text encoder {wanted.shape[1]} for a prompt"
         raise ModelError(f"the image encoder returns {numbers}: use two encoders that were trained together")
     loading = settings.loading.record()
     if settings.loading.text is not None:
-        return compare_with(encoder, wanted, prompts, image, settings.threshold, loading, spec=spec)
+        return compare_with(encoder, wanted, prompts[0], image, settings.threshold, loading, spec=spec)
     notes = (f"softmax over the prompts, of {scale:g} times their cosine similarities",)
     info = replace(
         encoder.info, output="probabilities", labels=prompts, notes=notes, loading=loading, spec=spec or encoder.info.spec
     )
-    return AskedNetwork(encoder, info, lambda raw: softmax(scale * (unit_rows(raw) @ wanted.T)))
+    return AskedNetwork(encoder, info, lambda raw: softmax(scale * compare(unit_rows(raw), wanted)))
 
 
 def embed_texts(embed: EmbedTexts, prompts: tuple[str, ...]) -> NDArray[np.float32]:
@@ -160,13 +161,10 @@ def load_words(path: Path, settings: ModelSettings) -> tuple[EmbedTexts, float, 
     words, (output, *_) = session.get_inputs()[0], session.get_outputs()
     length = words.shape[1]
 
-    def split(text: str) -> list[str]:
-        return re.findall("[a-z]+", text.lower())
-
     def embed(texts: list[str]) -> NDArray[Any]:
         rows = np.zeros((len(texts), length), np.int64)
         for row, text in zip(rows, texts, strict=True):
-            found = [numbers.get(word, 1) for word in split(text)]
+            found = [numbers.get(word, 1) for word in re.findall("[a-z]+", text.lower())]
             check_length(text, len(found), length, "words")
             if set(found) <= {1}:
                 known = one_line(", ".join(vocabulary[2:]), 300)
@@ -174,6 +172,7 @@ def load_words(path: Path, settings: ModelSettings) -> tuple[EmbedTexts, float, 
             row[: len(found)] = found
         return np.asarray(session.run([output.name], {words.name: rows})[0])
 
-    unknown = dict.fromkeys(word for text in find_prompts(settings) for word in split(text) if word not in numbers)
+    words_of = re.findall(r"[^\W_]+", " ".join(find_prompts(settings)).lower())  # in every script
+    unknown = dict.fromkeys(word for word in words_of if word not in numbers)
     notes = (f"words that the model does not know: {', '.join(unknown)}",) if unknown else ()
     return embed, float(metadata["scale"]), notes

@@ -35,7 +35,7 @@ from becausal.render.sheets import Sheet, enlarge, lay_out
 COMPRESSION = 3  # of PNG files: the default takes twice as long for photographs, and saves a few per cent
 THUMBNAIL_SIDE = 144  # pixels, the longer side
 RING = 50  # the longest side divided by this is the radius of the ring around a pixel
-SMOOTH = 70  # a map is smoothed over the longest side divided by this
+SMOOTH = 70  # a map is smoothed over the longest side of a tile divided by this: a cell of 1/28 of it keeps its colour
 
 Painted = NDArray[np.uint8]  # (h, w, 3)
 
@@ -65,7 +65,7 @@ def paint_map(sheet: Sheet) -> Painted:
     layer = np.concatenate([colours * opacity[..., None], opacity[..., None]], axis=-1)
     for axis in (0, 1):
         for _ in range(2):
-            layer = box_blur(layer, max(1, max(opacity.shape) // SMOOTH), axis)
+            layer = box_blur(layer, sheet.side // SMOOTH, axis)
     shading = 0.6 + 0.4 * grey / 255  # the colours keep the light and shade of the image
     out = enlarge(_fade_unseen(base * (1 - layer[..., 3:]) + layer[..., :3] * shading, sheet), sheet.scale)
     return _finish(_outline(out, sheet) if sheet.zones is None else _draw_target(out, sheet), sheet)

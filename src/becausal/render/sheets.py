@@ -55,6 +55,12 @@ class Sheet:
     place: tuple[float, float] | None = None  # the middle of the explained pixel, from the left and from above
 
     @property
+    def side(self) -> int:
+        """The longest side of a tile, in pixels before they are enlarged."""
+        edges = self.in_tile[:, 0], self.in_tile[0]
+        return max(len(edge) if edge.all() else int(np.argmin(edge)) for edge in edges)
+
+    @property
     def sets(self) -> Iterator[tuple[int, NDArray[np.bool_]]]:
         """All explanations with their numbers."""
         return enumerate((self.visible, *self.others), start=self.number)

@@ -188,17 +188,17 @@ def _explain_change(plan: Plan, result: SearchResult, alone: Answers, change: Ch
     gap, tolerance = abs(change.after - change.before), tolerance_of(plan.info)
     step = tolerance if np.isnan(gap) else min(tolerance, max(gap, tolerance) / 10)
     effect = yield from find_batch_effect(change.visible, step, plan.batch_size)
-    said = f"(confidence {change.before:.4f}, then {change.after:.4f})"
+    said = "" if np.isnan(gap) else f" (confidence {change.before:.4f}, then {change.after:.4f})"
     if effect is None:
         reason = "is dropout still on, or is there randomness in it?"
         if plan.info.is_half:
             reason = "half precision may be too coarse for this image, or there is randomness in the model"
-        raise UnstableModelError(f"the model answered the same question in two ways {said}: {reason}")
+        elif plan.info.is_costly:
+            reason = "ask for a shorter answer, or give choices with --labels"
+        raise UnstableModelError(f"the model answered the same question in two ways{said}: {reason}")
     difference, verdicts = effect
     if change.visible.all() and len(verdicts) > 1:
-        raise UnstableModelError(
-            f"the label of the image depends on the batch it is evaluated in {said}: use --batch-size 1"
-        )
+        raise UnstableModelError(f"the label of the image depends on the batch it is evaluated in{said}: use --batch-size 1")
     paired = yield Question(np.stack([result.visible, ~result.visible]), alone=True)  # the batch of `verify`
     is_own = bool((change.visible == result.visible).all())
     held = {result.checks.sufficient, bool(alone.holds[0]), bool(paired.holds[0])}

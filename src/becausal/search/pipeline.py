@@ -244,10 +244,10 @@ def _opening(problem: Problem, floor: float) -> Search[Answers]:
             "max_calls is too small: not even the whole view and the fully masked image can be evaluated"
         ) from None
     if not answers.holds[0]:
-        raise TargetError(
-            "the target does not hold on the whole view, so there is nothing to explain"
-            + (f": its confidence there is {answers.confidence[0]:.3f}" if problem.has_scores else "")
-        )
+        said = "the target does not hold on the whole view, so there is nothing to explain"
+        if problem.has_scores:
+            raise TargetError(f"{said}: its confidence there is {answers.confidence[0]:.3f}")
+        raise TargetError(f"{said}: the model gives another answer there, or one that changes")
     if with_floor(answers, floor).holds[1]:
         raise FillError(
             "the fully masked image already has this label, so there is nothing to explain under this fill: use another fill"

@@ -12,10 +12,11 @@ import typer
 
 from becausal.core.errors import OptionError
 from becausal.core.options import option
-from becausal.core.request import Request
+from becausal.core.request import COSTLY_CALLS, Request
 from becausal.core.text import one_line
 from becausal.interfaces.cli import options
 from becausal.interfaces.cli.console import complain, open_console, print_facts, write_json
+from becausal.interfaces.cli.explain import describe_limit
 from becausal.interfaces.cli.progress import InterruptHandler, ProgressBar
 from becausal.models.loading import Loading
 
@@ -163,7 +164,10 @@ def start_run(
         started, is_stopping, limit = time.monotonic(), False, start.limit
         store.set_limit(limit)
         counts = store.count(limit)
-        if counts["waiting"] or (start.retry and counts["failed"]):
+        if left := counts["waiting"] + (counts["failed"] if start.retry else 0):
+            if job.model.startswith("chat:"):  # each call costs money or seconds
+                most = job.request.max_calls or COSTLY_CALLS
+                complain(describe_limit("the server", most, job.loading.endpoint, left), kind="note")
             is_stopping = run_images(store, job, placement, start, quiet=quiet)
             counts = store.count(limit)
         return BatchSummary(
@@ -261,7 +265,7 @@ def print_batch(out: Path, summary: BatchSummary) -> None:
         facts.append(("failed", f"{counts['failed']:,}"))
         facts += [("", f"{count:,} x {reason}") for reason, count in reasons[:5]]
         if len(reasons) > 5:
-            facts.append(("", f"and {len(reasons) - 5:,} other reasons: SELECT error, count(*) FROM images GROUP BY error"))
+            facts.append(("", f"and {len(reasons) - 5:,} other reasons, which the page of becausal report lists"))
     is_limited = total["waiting"] > 0 and not counts["waiting"]
     if total["waiting"]:
         how = "run the same command without --limit for the rest" if is_limited else "run the same command again to continue"

@@ -84,13 +84,14 @@ def explain(
 
 def describe_limit(spec: str, most: int | None, endpoint: Sequence[str], count: int) -> str:
     """What it takes at most to explain so many images, where each call costs money or seconds. endpoint: its options."""
+    from becausal.models.endpoint.options import parse_endpoint
     from becausal.render.numbers import format_cost
 
     if most is None:
         return f"no limit on the calls to {spec}: set one with --max-calls"
-    prices = [float(value) for key, _, value in (pair.partition("=") for pair in endpoint) if key.strip() == "price"]
+    price = parse_endpoint(endpoint, "chat").price
     calls = f"{most:,} calls" + (f" for each of {count} images" if count > 1 else "")
-    cost = f", which cost {format_cost(most * count * prices[-1])}" if prices else ""
+    cost = "" if price is None else f", which cost {format_cost(most * count * price)}"
     return f"at most {calls} to {spec}{cost}: set another limit with --max-calls"
 
 

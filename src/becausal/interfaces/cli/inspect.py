@@ -132,6 +132,7 @@ def list_facts(info: "ModelInfo") -> "list[tuple[str, Any]]":
     """What is printed about a model, as names and texts."""
     from becausal.render.numbers import format_count
 
+    names = "names, as the model returns them" if info.names else "no names, numbers only"
     facts = [
         ("model", f"{info.spec} ({info.kind}, on {info.device})"),
         ("inputs", info.inputs or "unknown"),
@@ -139,7 +140,7 @@ def list_facts(info: "ModelInfo") -> "list[tuple[str, Any]]":
         ("geometry", str(info.geometry) if info.geometry else "images and arrays as they are"),
         ("normalisation", info.normalisation),
         ("returns", _OUTPUTS[info.output]),
-        ("labels", format_count(len(info.labels), "name") if info.labels else "no names, numbers only"),
+        ("labels", format_count(len(info.labels), "name") if info.labels else names),
         ("sha256", info.sha256 or "no file"),
     ]
     whats = {

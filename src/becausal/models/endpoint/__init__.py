@@ -1,1 +1,1 @@
-"""Models on a server, called through the Open Inference Protocol."""
+"""Models on a server, called through the Open Inference Protocol; and what chat models need as well."""

@@ -1,4 +1,4 @@
-"""A cache of answers on disk, so that an interrupted run does not pay twice.
+"""A cache of answers on disk, so that an interrupted run does not pay twice; and what was paid for.
 
 One SQLite file that any number of processes may share. Each batch is committed when it arrives, so a process that is
 killed loses only the current batch. No part of an image is stored: a key is a hash, a value the raw scores.
@@ -7,6 +7,7 @@ A model may change behind its address. So answers belong to an *epoch*, identifi
 images, which every run evaluates again. If that output has changed, a new epoch begins and older answers are not used.
 """
 
+import hashlib
 import os
 import secrets
 import sqlite3
@@ -21,11 +22,11 @@ from numpy.typing import NDArray
 
 from becausal.core.errors import OutputError
 from becausal.core.files import path_inside
+from becausal.models.endpoint.options import EndpointOptions
 
 FILE = "answers.sqlite3"
 TOLERANCE = 1e-3  # how far the probe output may differ between two runs, relative and absolute
 _MAX_EPOCHS = 8  # per model
-_MAX_KEYS = 500  # in one SQL statement
 _TABLES = """
 CREATE TABLE IF NOT EXISTS epochs (id INTEGER PRIMARY KEY, model BLOB, salt BLOB, kind TEXT, probe BLOB);
 CREATE TABLE IF NOT EXISTS answers (id INTEGER PRIMARY KEY, key BLOB UNIQUE, value BLOB);
@@ -86,16 +87,11 @@ class AnswerCache:
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """The values of the keys that are in the cache."""
-        found: dict[bytes, bytes] = {}
+        query = "SELECT key, value FROM answers WHERE key = ?"
         try:
-            for start in range(0, len(keys), _MAX_KEYS):
-                part = keys[start : start + _MAX_KEYS]
-                marks = ",".join("?" * len(part))
-                query = f"SELECT key, value FROM answers WHERE key IN ({marks})"
-                found.update(self._connection.execute(query, part).fetchall())
+            return dict(row for key in keys for row in self._connection.execute(query, (key,)))
         except sqlite3.Error as error:
             raise self._unusable(error) from None
-        return found
 
     def put(self, items: Sequence[tuple[bytes, bytes]]) -> None:
         """Store values by their keys, all of them or none; they are on disk when this returns."""
@@ -121,3 +117,62 @@ class AnswerCache:
 
     def _unusable(self, error: Exception) -> OutputError:
         return OutputError(f"the cache {self._path} cannot be used ({error}): delete it, or use --endpoint cache=none")
+
+
+@final
+class Account:
+    """Cached answers, and what was paid for. evaluated: by the server so far, `probes` of them when it was loaded."""
+
+    def __init__(self, options: EndpointOptions) -> None:
+        self.options, self.notes = options, list[str]()
+        self._cache: AnswerCache | None = None
+        self.salt = b""
+        self.evaluated = self.probes = self.cached = 0
+
+    def use_cache(self, model: str, probe: NDArray[Any]) -> None:
+        """Start caching. A folder given by the user must be usable; a problem with the default one is only noted.
+
+        model: what identifies it. probe: its answers to the probe images.
+        """
+        wanted = self.options.cache
+        if wanted is None:
+            return
+        try:
+            cache = AnswerCache(default_folder() if wanted == "default" else wanted, max_bytes=self.options.cache_mb * 2**20)
+            self.salt = cache.find_epoch(hashlib.sha256(model.encode("utf-8", "replace")).digest(), probe)
+            self._cache = cache
+        except OutputError as error:
+            if wanted != "default":
+                raise
+            self.notes.append(f"answers are not cached: {error}")
+
+    def find(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The cached answers of these keys."""
+        try:
+            return {} if self._cache is None else self._cache.get(keys)
+        except OutputError as error:
+            self._stop_caching(error)
+            return {}
+
+    def keep(self, items: Sequence[tuple[bytes, bytes]]) -> None:
+        """Put answers into the cache, by their keys."""
+        try:
+            if self._cache is not None:
+                self._cache.put(items)
+        except OutputError as error:
+            self._stop_caching(error)
+
+    def _stop_caching(self, error: OutputError) -> None:
+        """Go on without the cache: what was paid for must not be lost because the disk is full."""
+        self._cache = None
+        self.notes.append(f"answers are no longer cached: {error}")
+
+    def report(self, unit: str, what: str) -> tuple[str, ...]:
+        """The notes, and what was paid for. what: is counted, with a place for the number of probes."""
+        price, notes = self.options.price, tuple(self.notes)
+        cached = f", {self.cached:,} answered from the cache" if self.cached else ""
+        usage = f"{self.evaluated:,} {what.format(self.probes)}{cached}"
+        if price is None:
+            return (*notes, usage) if self.cached else notes
+        cost = self.evaluated * price
+        return *notes, f"{cost:,.{2 if cost >= 0.1 else 4}f} spent so far at {price:g} per {unit}: {usage}"

@@ -8,18 +8,17 @@ cache where possible, and what was paid for is counted.
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from becausal.core.errors import AnswerError, ModelError, OutputError
+from becausal.core.errors import AnswerError, ModelError
 from becausal.core.text import one_line
-from becausal.models.endpoint.cache import AnswerCache, default_folder
+from becausal.models.endpoint.cache import Account
 from becausal.models.endpoint.options import Address, EndpointOptions
-from becausal.models.endpoint.transport import Reply, Transport, describe_status
+from becausal.models.endpoint.transport import Reply, Transport, describe_status, read_json
 from becausal.models.outputs import TensorInfo, pick_output
 from becausal.models.preprocess import ImageInput
 
@@ -36,18 +35,6 @@ class ServerMetadata:
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     document: str
-
-
-def read_json(body: bytes, url: str) -> dict[str, Any]:
-    """The JSON object in a response. Raises AnswerError for anything else."""
-    try:
-        content = json.loads(body)
-    except (ValueError, RecursionError):
-        start = one_line(body[:40].decode("utf-8", "replace"))
-        raise AnswerError(f"{url} sent a response that is not JSON: {start!r}") from None
-    if not isinstance(content, dict):
-        raise AnswerError(f"{url} sent a JSON {type(content).__name__}; expected an object")
-    return content
 
 
 def read_metadata(reply: Reply, url: str) -> ServerMetadata:
@@ -136,52 +123,6 @@ def pick_score_output(outputs: tuple[TensorInfo, ...], name: str | None) -> tupl
 
 
 @final
-class Account:
-    """Cached answers, and what was paid for. evaluated: by the server so far, `probes` of them when it was loaded."""
-
-    def __init__(self, options: EndpointOptions) -> None:
-        self.options, self.notes = options, list[str]()
-        self.cache: AnswerCache | None = None
-        self.salt = b""
-        self.evaluated = self.probes = self.cached = 0
-
-    def use_cache(self, model: str, probe: NDArray[Any]) -> None:
-        """Start caching. A folder given by the user must be usable; a problem with the default one is only noted.
-
-        model: what identifies it. probe: its answers to the probe images.
-        """
-        wanted = self.options.cache
-        if wanted is None:
-            return
-        try:
-            cache = AnswerCache(default_folder() if wanted == "default" else wanted, max_bytes=self.options.cache_mb * 2**20)
-            self.salt = cache.find_epoch(hashlib.sha256(model.encode("utf-8", "replace")).digest(), probe)
-            self.cache = cache
-        except OutputError as error:
-            if wanted != "default":
-                raise
-            self.notes.append(f"answers are not cached: {error}")
-
-    @contextmanager
-    def without_cache_if_it_fails(self) -> Iterator[None]:
-        try:
-            yield
-        except OutputError as error:  # what was paid for must not be lost because the disk is full
-            self.cache = None
-            self.notes.append(f"answers are no longer cached: {error}")
-
-    def report(self, unit: str, what: str) -> tuple[str, ...]:
-        """The notes, and what was paid for. what: is counted, with a place for the number of probes."""
-        price, notes = self.options.price, tuple(self.notes)
-        cached = f", {self.cached:,} answered from the cache" if self.cached else ""
-        usage = f"{self.evaluated:,} {what.format(self.probes)}{cached}"
-        if price is None:
-            return (*notes, usage) if self.cached else notes
-        cost = self.evaluated * price
-        return *notes, f"{cost:,.{2 if cost >= 0.1 else 4}f} spent so far at {price:g} per {unit}: {usage}"
-
-
-@final
 @dataclass(eq=False)
 class Caller:
     """The raw output of one model on a server, from the cache where possible.
@@ -224,23 +165,20 @@ class Caller:
         account = self.account
         keys = [hashlib.sha256(account.salt + row.tobytes()).digest() for row in batch]
         found: dict[bytes, NDArray[Any]] = {}
-        if account.cache is not None and self._row is not None:
+        if self._row is not None:
             dtype, shape = self._row
             size = dtype.itemsize * int(np.prod(shape))
-            with account.without_cache_if_it_fails():
-                values = account.cache.get([key for key in keys if key not in self._asked])
-                fitting = {key: value for key, value in values.items() if len(value) == size}
-                found = {key: np.frombuffer(value, dtype).reshape(shape) for key, value in fitting.items()}
-                account.cached += len(found)
+            values = account.find([key for key in keys if key not in self._asked])
+            fitting = {key: value for key, value in values.items() if len(value) == size}
+            found = {key: np.frombuffer(value, dtype).reshape(shape) for key, value in fitting.items()}
+            account.cached += len(found)
         missing = {key: row for row, key in enumerate(keys) if key not in found}  # equal images are sent once
         remaining = list(missing)
         for raw in self._infer_all(batch[list(missing.values())]):
             new = dict(zip(remaining, raw, strict=False))
             remaining = remaining[len(raw) :]
             found |= new
-            if account.cache is not None:
-                with account.without_cache_if_it_fails():
-                    account.cache.put([(key, row.tobytes()) for key, row in new.items()])
+            account.keep([(key, row.tobytes()) for key, row in new.items()])
         self._asked.update(keys)
         return np.stack([found[key] for key in keys])
 

@@ -19,16 +19,9 @@ from becausal.core.errors import AnswerError, ModelError, OptionError
 from becausal.models.array_model import ArrayClassifier, Composer
 from becausal.models.box_layouts import Outputs, choose_reader, has_boxes
 from becausal.models.boxes import choose_names, choose_threshold, plan_boxes, refuse_batches
-from becausal.models.endpoint.caller import Caller, ServerMetadata, pick_score_output, read_json, read_metadata
-from becausal.models.endpoint.options import (
-    Address,
-    EndpointOptions,
-    describe_exposure,
-    make_headers,
-    parse_address,
-    parse_endpoint,
-)
-from becausal.models.endpoint.transport import Transport, describe_status
+from becausal.models.endpoint.caller import Caller, ServerMetadata, pick_score_output, read_metadata
+from becausal.models.endpoint.options import Address, EndpointOptions, parse_address, parse_endpoint
+from becausal.models.endpoint.transport import Transport, describe_status, read_json
 from becausal.models.loading import ModelSettings, Preprocessing
 from becausal.models.outputs import OutputClues, TensorInfo, make_decoder, make_probe_images, name_classes
 from becausal.models.preprocess import ImageInput, Normalisation, find_input, read_image_input
@@ -93,8 +86,7 @@ def load(target: str, settings: ModelSettings) -> ArrayClassifier:
         output=options.output or settings.output_name,
         layout=options.layout or settings.layout,
     )
-    headers = make_headers(address, options)
-    transport = Transport(address, options, headers)
+    transport = Transport(address, options)
     reply = transport.request("GET", address.model)
     if reply.status != 200:
         raise ModelError(f"there is no model at {address.url}: {describe_status(reply)}")
@@ -116,7 +108,7 @@ def load(target: str, settings: ModelSettings) -> ArrayClassifier:
         device=address.location,
         inputs=str(tensor),
         outputs="; ".join(str(tensor) for tensor in metadata.outputs),
-        notes=describe_exposure(address, headers),
+        notes=transport.notes,
     )
     endpoint = _Endpoint(address, options, transport, metadata, image_input, info)
     return _load_boxes(endpoint, settings) if settings.detects else _load_scores(endpoint, settings)

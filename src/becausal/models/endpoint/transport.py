@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from becausal.core.errors import AnswerError, MissingExtraError, NetworkError, OptionError
 from becausal.core.text import one_line
-from becausal.models.endpoint.options import Address, EndpointOptions
+from becausal.models.endpoint.options import Address, EndpointOptions, describe_exposure, make_headers
 
 RETRIED = (408, 425, 429, 502, 503, 504)
 MAX_BYTES = 64 * 2**20  # of one response: twice the scores of a thousand images of a thousand classes as JSON
@@ -43,8 +43,8 @@ class _RetryableError(Exception):
     """An attempt that failed for a reason that may be temporary."""
 
 
-class _ConnectionTrace:
-    """What happens on the connection during one request, reported by httpx.
+class _ConnectionTrace(threading.local):
+    """What happens on the connection during one request, reported by httpx; each thread, with one request, has its own.
 
     is_new: the connection was opened for this request. has_data: the server sent something. has_response: it sent the
     head of an HTTP response. Reading ends at the deadline, even if the server keeps sending a byte from time to time.
@@ -83,52 +83,31 @@ class _ConnectionTrace:
 
 
 @final
-class Pace:
-    """At most so many requests per second, of all connections that share it; None for any number."""
-
-    def __init__(self, rate: float | None) -> None:
-        self._rate = rate
-        self._next_turn = 0.0
-        self._lock = threading.Lock()
-
-    def book(self, now: float) -> float:
-        """The seconds until the next turn, which is then taken."""
-        if self._rate is None:
-            return 0.0
-        with self._lock:
-            wait = max(0.0, self._next_turn - now)
-            self._next_turn = now + wait + 1 / self._rate
-            return wait
-
-
-@final
 class Transport:
-    """One server's connection, opened with the first request and kept alive. Not safe for threads: callers take turns.
+    """The connections to one server, opened when they are needed and kept alive: one for each thread that sends a request.
 
-    headers: sent with every request; their values are removed from error messages. pace: shared with other connections.
-    sleep, clock, rng: replaced in tests. max_bytes: maximum size of a response.
+    The headers of the options are sent with every request, and their values are removed from error messages. notes: on who
+    else can read them. sleep, clock, rng: replaced in tests.
     """
 
     def __init__(
         self,
         address: Address,
         options: EndpointOptions,
-        headers: Mapping[str, str],
         *,
-        pace: Pace | None = None,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
         rng: random.Random | None = None,
-        max_bytes: int = MAX_BYTES,
     ) -> None:
+        headers = make_headers(address, options)
+        self.notes = describe_exposure(address, headers)
         self._address = address
         self._options = options
         self._has_credentials = any(name.lower() == "authorization" for name in headers)
         self._sleep, self._clock, self._rng = sleep, clock, rng or random.Random()
         words = {word for value in headers.values() for word in value.split() if len(word) > 3}
         self._secrets = sorted(words - {"Bearer", "Basic"}, key=len, reverse=True)
-        self._max_bytes = max_bytes
-        self._pace = pace or Pace(options.rate)
+        self._next_turn, self._turns = 0.0, threading.Lock()
         self._has_answered = False
         self._trace = _ConnectionTrace(clock)
         try:
@@ -148,7 +127,7 @@ class Transport:
             trust_env=False,
             follow_redirects=False,
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
-            limits=httpx.Limits(max_connections=1, keepalive_expiry=None),
+            limits=httpx.Limits(max_connections=options.parallel, keepalive_expiry=None),
         )
         self.close = weakref.finalize(self, self._client.close)
 
@@ -160,7 +139,7 @@ class Transport:
         """
         start, attempt, options = self._clock(), 0, self._options
         while True:
-            if wait := self._pace.book(self._clock()):
+            if wait := self._book_turn():
                 self._sleep(wait)
                 start += wait  # which does not count
             left = options.deadline - (self._clock() - start)
@@ -182,6 +161,16 @@ class Transport:
                 count = "1 attempt" if attempt == 1 else f"{attempt} attempts"
                 raise NetworkError(f"the request to {self._address.url} failed: {problem}{waited} ({count})")
             self._sleep(pause)
+
+    def _book_turn(self) -> float:
+        """The seconds until the next turn at the rate that is allowed; the turn is taken."""
+        if self._options.rate is None:
+            return 0.0
+        with self._turns:
+            now = self._clock()
+            wait = max(0.0, self._next_turn - now)
+            self._next_turn = now + wait + 1 / self._options.rate
+            return wait
 
     def _check_status(self, reply: Reply) -> None:
         """Raise NetworkError where the server refuses or redirects the request."""
@@ -242,17 +231,29 @@ class Transport:
         length = response.headers.get("content-length", "")
         size = float(length) if length.isdecimal() else 0  # as announced; more is never read
         pieces, received = [], 0
-        for piece in response.iter_raw() if size <= self._max_bytes else ():
+        for piece in response.iter_raw() if size <= MAX_BYTES else ():
             pieces.append(piece)
             received += len(piece)
-            if received > self._max_bytes:
+            if received > MAX_BYTES:
                 break
             if self._clock() > until:
                 raise _RetryableError(f"no answer within {timeout:.3g} s")
-        if max(size, received) > self._max_bytes:
-            limit = f"{self._max_bytes / 2**20:.3g} MiB"
+        if max(size, received) > MAX_BYTES:
+            limit = f"{MAX_BYTES / 2**20:.3g} MiB"
             raise AnswerError(f"{self._address.url} answered with more than {limit}, which cannot be an answer")
         return b"".join(pieces)
+
+
+def read_json(body: bytes, url: str) -> dict[str, Any]:
+    """The JSON object in a response. Raises AnswerError for anything else."""
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError):
+        start = one_line(body[:40].decode("utf-8", "replace"))
+        raise AnswerError(f"{url} sent a response that is not JSON: {start!r}") from None
+    if not isinstance(content, dict):
+        raise AnswerError(f"{url} sent a JSON {type(content).__name__}; expected an object")
+    return content
 
 
 def describe_status(reply: Reply) -> str:
