@@ -548,6 +548,28 @@ def test_where_only_the_whole_view_will_do_a_note_says_so():
     assert f"no set smaller than the whole view was found that holds on {goal}" in explanation.notes
 
 
+def red_or_bright(batch):
+    """Three classes: red, as above; bright and dark, of which one or the other is second."""
+    yes, light = scores_of(batch), np.asarray(batch).mean(axis=(1, 2, 3)) / 255
+    return np.stack([yes, (1 - yes) * light, (1 - yes) * (1 - light)], axis=1)
+
+
+def test_how_often_the_target_holds_with_nothing_visible_is_said():
+    """A certificate for 80 % says little of a target that holds on half of the backgrounds without any pixel."""
+    ahead = explained(red_or_bright, target=2, against=1, fills="white")
+    said = "even with no pixel of the image visible, the target holds on "
+    (note,) = (note for note in ahead.notes if note.startswith(said))
+    sampler = RandomBackgrounds(ahead.view, 0)
+    scores = red_or_bright(np.stack([sampler.draw(HELD_OUT + number) for number in range(20)]))
+    kept = int((scores[:, 2] > scores[:, 1]).sum())
+    assert 2 < kept < 20
+    assert note == f"{said}{kept} of 20 random backgrounds"
+    assert not any(note.startswith(said) for note in explained().notes)  # red is never the top label there
+    assert not any(
+        note.startswith(said) for note in explained(red_or_bright, target=2, against=1, fills="white", max_calls=300).notes
+    )
+
+
 def test_backgrounds_that_never_keep_the_label():
     """A colour that the model cannot stand: one visible pixel of it is enough to lose the label."""
 

@@ -36,7 +36,7 @@ ZONES: dict[Zone, tuple[str, float, float]] = {
     Zone.ENOUGH: ("#ff9d00", 0.45, 0.6),
     Zone.BACKUP: ("#12b5a6", 0.3, 0.45),
     Zone.CONTEXT: ("#cfe8f0", 0.0, 0.15),
-    Zone.AGAINST: ("#4a78b8", 0.22, 0.3),
+    Zone.AGAINST: ("#2b62c9", 0.4, 0.5),
 }
 COLORMAP = "YlOrRd"  # of maps without zones: the hot colours of those with zones, darker where they are higher
 MOST, BEND = 0.8, 0.7  # opacity where such a map is highest, and how fast it rises to that

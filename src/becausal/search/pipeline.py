@@ -22,7 +22,7 @@ from becausal.core.request import Request
 from becausal.core.targets import with_floor
 from becausal.search.against import find_against
 from becausal.search.budget import Budget
-from becausal.search.checking import check_panel, claims, last_checks, transfer
+from becausal.search.checking import check_panel, claims, count_kept, last_checks, transfer
 from becausal.search.drive import BudgetedRun, drive
 from becausal.search.enough import RULES, RankingWay, find_enough
 from becausal.search.minimise import Minimal, minimise, present
@@ -31,6 +31,8 @@ from becausal.search.twins import confirm_minimal
 DIGITS = 6  # of overlaps that are compared, so that rounding decides nothing
 ENOUGH_CALLS = 1_200  # with which a set that holds on random backgrounds is found for most images
 USUAL_CALLS = f"most images need between 150 and {ENOUGH_CALLS:,}"
+CHANCE, CHANCE_CALLS = 20, 400  # random backgrounds with no pixel visible, and the limit on calls from which they are asked
+NEAR = 2.0  # nats that the target misses with everything masked, below which it may hold by chance on some backgrounds
 COARSE = 64  # prefixes on the first, coarse scale of an extraction
 WAVE = 4  # prefixes asked at a time on it
 
@@ -71,6 +73,7 @@ def run_pipeline(problem: Problem, explainer: Explainer, request: Request, run: 
     opening = yield from _opening(problem, problem.floor if request.confidence is not None else 0.0)
     run.spent = opening.spent
     budget, confidence = Budget.of(request), float(opening.confidence[0])
+    chance = yield from drive(find_chance(problem, float(opening.margin[1]), request.max_calls), run=run)
     # Two limits on the calls so far, both counted from the very first one: `last` is where everything but the last checks
     # has to end, `limit` where the method has to, which leaves the extraction its share of what is between them.
     last = budget.set_limit
@@ -112,10 +115,27 @@ def run_pipeline(problem: Problem, explainer: Explainer, request: Request, run: 
     if problem.holds is not None and run.stopped_by is None:
         run.stage = "against"
         against = yield from drive(find_against(problem, core.visible, confidence), run=run, limit=last, floor=problem.floor)
-    notes = (*finding.notes, *(notes or describe_steps(finding.enough, run, request.max_calls)))
+    notes = (*finding.notes, *chance, *(notes or describe_steps(finding.enough, run, request.max_calls)))
     result = SearchResult(finding.saliency, tuple(levels), confidence, tuple(others), notes, zones, against)
     count = budget.transfers(len(others)) if run.stopped_by in (None, "budget") else 0
     return (yield from add_transfers(problem, result, count))
+
+
+def find_chance(problem: Problem, margin: float, max_calls: int | None) -> Search[tuple[str, ...]]:
+    """On how many random backgrounds the target holds with no pixel visible, as a note; nothing where that is seldom.
+
+    margin: with everything masked, in the plain fill.
+    """
+    target = problem.target
+    may_hold = target.top > 1 or target.against is not None or (problem.has_scores and margin > -NEAR)
+    if problem.holds is None or not may_hold or (max_calls is not None and max_calls < CHANCE_CALLS):
+        return ()
+    tally = yield from count_kept(np.zeros(problem.grid, bool), first=HELD_OUT, count=CHANCE)
+    if tally.kept <= tally.asked / 10:
+        return ()
+    return (
+        f"even with no pixel of the image visible, the target holds on {tally.kept} of {tally.asked} random backgrounds",
+    )
 
 
 def describe_failure(share: float, held: Held | None, run: BudgetedRun, max_calls: int | None) -> tuple[str, ...]:
