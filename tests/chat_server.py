@@ -9,7 +9,7 @@ takes the next of the faults: None, {"status": 503, "headers": {…}, "error": "
 {"message": {…}}, {"finish": "…"}, {"token": "…"} (a first token that is not what is said). Settings: `logprobs` ("yes",
 "no", "refused", "forbidden"), `refused` (parameters that it does not take), `key` (an Authorization header that it wants),
 `delay`, `form` (of an answer, e.g. "A {}."), `blank` (None: a question without an image is refused), `always` (an answer to
-everything), `models`, `echo` (a header that is part of every answer). What it has seen: `requests` (JSON), `images`
+everything), `models`, `echo` (a header that is part of every answer), `jitter` (of the probabilities). What it has seen: `requests` (JSON), `images`
 (sha256), `headers` of the last request, `most` requests at a time.
 
 It shares no code with the package, so that both sides must read the protocol the same way.
@@ -32,7 +32,7 @@ BUNDLED = Path(__file__).parent.parent / "src" / "becausal" / "models" / "bundle
 LABELS = (BUNDLED / "labels.txt").read_text().splitlines()
 USUAL = {
     "logprobs": "yes", "refused": [], "key": None, "delay": 0, "form": "{}", "blank": "I see no image", "always": None,
-    "models": ["scenes-vl"], "echo": None,
+    "models": ["scenes-vl"], "echo": None, "jitter": 0.0,
 }  # fmt: skip
 
 
@@ -89,7 +89,10 @@ class ChatServer:
             assert head == "data:image/png;base64"
             data = base64.b64decode(data)
             self.images.append(hashlib.sha256(data).hexdigest())
-            said = dict(zip(LABELS, self.chances(data), strict=True))
+            shift = settings["jitter"] * (1 + len(self.images) % 3)  # batches of others change the third digit
+            said = {
+                name: (1 - shift) * own + shift / len(LABELS) for name, own in zip(LABELS, self.chances(data), strict=True)
+            }
         elif settings["blank"] is None:
             return 400, {"error": {"message": "an image is required"}}
         else:
