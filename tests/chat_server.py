@@ -9,8 +9,8 @@ takes the next of the faults: None, {"status": 503, "headers": {…}, "error": "
 {"message": {…}}, {"finish": "…"}, {"token": "…"} (a first token that is not what is said). Settings: `logprobs` ("yes",
 "no", "refused", "forbidden"), `refused` (parameters that it does not take), `key` (an Authorization header that it wants),
 `delay`, `form` (of an answer, e.g. "A {}."), `blank` (None: a question without an image is refused), `always` (an answer to
-everything), `models`, `echo` (a header that is part of every answer), `jitter` (of the probabilities). What it has seen: `requests` (JSON), `images`
-(sha256), `headers` of the last request, `most` requests at a time.
+everything), `models`, `echo` (a header that is part of every answer), `jitter` (of the probabilities). What it has seen:
+`requests` (JSON), `images` (sha256), `headers` of the last request, `most` requests at a time.
 
 It shares no code with the package, so that both sides must read the protocol the same way.
 """

@@ -18,6 +18,7 @@ from PIL import Image
 from becausal import load_model
 from becausal.api import Request
 from becausal.api.compare import choose_methods, compare_methods, save_comparison
+from becausal.core.checks import Against
 from becausal.core.contracts import Answers, Classifier, Done, Finding, Needs, Search, step
 from becausal.core.errors import ImageError, OptionError, OutputError, TargetError
 from becausal.core.explanation import Comparison
@@ -343,6 +344,34 @@ def test_files(tmp_path: Path) -> None:
     assert "script" not in page.tags
     assert page.tags.count("figure") == 1 + len(METHODS_USED)
     assert all(source.startswith("data:image/png;base64,") for source in page.sources)
+
+
+def test_the_page_says_what_its_images_show(tmp_path: Path) -> None:
+    """Maps with zones have no outline; stripes are in the legend where there are any."""
+
+    def legend(comparison: Comparison) -> str:
+        text = (save_comparison(comparison, tmp_path) / "comparison.html").read_text(encoding="utf-8")
+        return " ".join(re.sub(r"<[^>]+>", "", text[text.index("<h2>Maps and") :]).split())
+
+    found = compared()
+    rows = [row for row in found.rows if row.explanation is not None]
+    zoned = next(row for row in rows if row.explanation is not None and row.explanation.zones is not None)
+    plain = next(row for row in rows if row.explanation is not None and row.explanation.zones is None)
+    own = zoned.explanation
+    assert own is not None
+    corner = np.zeros_like(own.visible)
+    corner[:8, :8] = True
+    striped = replace(zoned, explanation=replace(own, against=Against(corner, 0.9, 0.1, 1)))
+    clean = replace(zoned, explanation=replace(own, against=None))
+    mixed = legend(replace(found, rows=(clean, plain)))
+    assert "Left: the map, with the explanation outlined where the map has no zones. Right:" in mixed
+    assert "against: what speaks against the label" not in mixed
+    assert "percentile of the map" in mixed
+    alone = legend(replace(found, rows=(striped,)))
+    assert "Left: the map. Right: the explanation, enough on its own" in alone
+    assert "against: what speaks against the label; the confidence rises when it is masked." in alone
+    assert "percentile of the map" not in alone
+    assert "Left: the map, with the explanation outlined. Right:" in legend(replace(found, rows=(plain,)))
 
 
 def test_nothing_is_left_behind_where_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

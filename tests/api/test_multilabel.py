@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import becausal
-from becausal.core.errors import OptionError, TargetError
+from becausal.core.errors import FillError, OptionError, TargetError
 from becausal.interfaces.cli.app import main
 from becausal.models import as_classifier, load_model
 
@@ -102,6 +102,37 @@ def test_a_label_without_any_score_is_not_explained():
     dark[:, 16:] = 0
     with pytest.raises(TargetError, match="does not hold on the whole view"):
         becausal.explain(dark, model(), target="right", fills="black")
+
+
+def test_a_label_that_is_there_with_everything_masked_is_refused_with_its_own_scores():
+    faint = picture()
+    faint[:, 16:] = 2  # right has 0.008 here, and 0.78 in one plain colour, where left has more in either
+    with pytest.raises(FillError) as caught:
+        becausal.explain(faint, model(), target="right", fills="#c8c8c8")
+    said = (
+        "the model gives right 0.008 here, and 0.78 to an image under the fill #c8c8c8, so there is nothing to explain; use"
+    )
+    assert str(caught.value).startswith(said)
+    with pytest.raises(FillError) as caught:  # the same in every fill
+        becausal.explain(faint, steady(), target="tree")
+    assert str(caught.value) == (
+        "the model gives tree 0.01 here, and 0.02 to an image in one plain colour, so there is nothing to explain; in every "
+        "other built-in fill too, an image without content has at least 50 % of this confidence: ask for another label with "
+        "--target, or see `becausal inspect`"
+    )
+    (note,) = [note for note in becausal.explain(faint, model(), target="right").notes if "masked pixels" in note]
+    assert note.startswith("one plain colour has at least 50 % of this confidence already, so masked pixels become black")
+
+
+def steady():
+    """Two labels, bus and tree; tree has 0.01 in images with contrast, and else 0.02."""
+
+    def predict(batch):
+        spread = batch.reshape(len(batch), -1).std(axis=1)
+        return np.stack([np.full(len(batch), 0.37), np.where(spread > 80, 0.01, 0.02)], axis=1).astype(np.float32)
+
+    predict.labels, predict.returns = ["bus", "tree"], "multilabel"
+    return as_classifier(predict)
 
 
 def test_a_threshold_is_refused_where_labels_exclude_each_other(spec):

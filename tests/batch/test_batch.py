@@ -300,7 +300,10 @@ def test_a_bad_picture_is_a_failed_row_and_not_a_dead_run(troubled, capsys):
     assert reasons[7].startswith("p07.png cannot be decoded")
     assert all("\n" not in reason and str(troubled) not in reason for reason in reasons.values())
     assert not any(folder_of(troubled / "one", k).exists() for k in reasons)
-    assert "explained   3" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "explained   3" in out
+    assert " 2 x e.g. p02.png: the model failed: RuntimeError: this one I do not like\n" in out
+    assert " 1 x p03.png: the file is no image in a known format: give a JPEG" in out
     assert main([*words[:4], "--out", "one", *QUICK, "--json"]) == 3  # nothing left to do
     assert json.loads(capsys.readouterr().out)["failed"] == 5
 

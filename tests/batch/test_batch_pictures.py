@@ -14,6 +14,7 @@ from PIL import Image
 from becausal.batch import pages
 from becausal.batch.reading import BatchRun
 from becausal.interfaces.cli.app import main
+from becausal.render.painting import THUMBNAIL_SIDE
 
 COUNT = 18
 
@@ -84,7 +85,14 @@ def test_those_that_hold_least_on_other_backgrounds_come_first(run, tmp_path):
         shares = sorted((row["backgrounds"], row["id"]) for row in opened.rows("state = 'done'"))
     cards = section(make_page(run, tmp_path / "r.html"), "Holds least on other backgrounds")
     assert [Path(name).name for name, _ in cards] == [f"p{number:02d}.png" for _, number in shares[:8]]
-    assert cards[0][1].startswith("kept on ")
+    assert cards[0][1].removeprefix("core ").startswith("kept on ")
+
+
+def test_thumbnails_are_shown_at_their_own_size(run, tmp_path):
+    """Scaled by a tenth, a line of one pixel is drawn with gaps."""
+    page = make_page(run, tmp_path / "r.html")
+    assert f"--thumb: {THUMBNAIL_SIDE}px;" in page
+    assert ".thumbs:not(.pairs) img { width: var(--thumb); height: var(--thumb); object-fit: none; }" in page
 
 
 @pytest.mark.parametrize(("count", "shown"), [(1, 0), (2, 1), (5, 2)])

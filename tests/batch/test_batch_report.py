@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from batch_toys import MODEL, draw, write_coco, write_doubtful, write_pictures
+from check_toys import make_run, square
 from PIL import Image
 
 from becausal.batch.index import folder_of
@@ -65,7 +66,7 @@ def test_the_page_needs_nothing_and_escapes_everything(page):
 def test_the_page_has_every_picture_in_its_table(page, place):
     data = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
     columns = [name for name in data["columns"] if not name.startswith("core")]  # where an explanation has a core inside
-    assert " ".join(columns) == "id image label confidence alone size backgrounds pieces calls inside error"
+    assert " ".join(columns) == "id image label confidence alone level size backgrounds pieces calls inside error"
     rows = [dict(zip(data["columns"], row, strict=True)) for row in data["rows"]]
     assert [row[0] for row in data["rows"]] == list(range(12))
     assert data["rows"][5][-1].startswith("p05.png is no image")
@@ -277,3 +278,63 @@ def test_the_queries_of_the_documentation_work(place):
     with sqlite3.connect(place / "one" / "index.sqlite") as index:
         found = [index.execute(query).fetchall() for query in queries]
     assert all(found), [query for query, rows in zip(queries, found, strict=True) if not rows]
+
+
+def write_mixed(folder):
+    """A run with three images that have `enough`, and two of which only a core was found."""
+    rows = [{"level": "enough", "size": size, "core_size": size / 4} for size in (0.2, 0.4, 0.8)]
+    rows += [{"level": "core", "size": size, "label": "tree"} for size in (0.01, 0.03)]
+    return make_run(folder / "mixed", rows, {k: square(k, 0) for k in range(5)})
+
+
+def page_of(run):
+    assert main(["report", str(run)]) == 0
+    text = (run / "report.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", "", text)))
+
+
+def test_the_page_does_not_count_a_core_as_enough(tmp_path):
+    run = write_mixed(tmp_path)
+    with BatchRun(run) as opened:
+        overview = Overview(opened)
+    assert overview.histograms["size"].middle == 0.4
+    assert overview.histograms["core_size"].middle == 0.05  # of 0.01, 0.03, 0.05, 0.1 and 0.2
+    assert [row["id"] for row in overview.lacking] == [3, 4]
+    assert not {3, 4} & {row["id"] for row in (*overview.smallest, *overview.largest)}
+    sizes = [(each["label"], each["size"], each["level"]) for each in overview.classes]
+    assert sizes == [("bus", 0.4, "enough"), ("tree", 0.02, "core")]
+    page = page_of(run)
+    assert "In the median, the set that is enough covers 40 % of the view; of 2 images only a core was found." in page
+    assert "Only a core was found Of 2 of 5 images. No set was shown to keep the label" in page
+    assert "Where only a core was found (“core” and its size below the image), the white line is around it." in page
+    assert "core 1.0 % of the view" in page
+    assert "20 %, core 5.0 %" in page
+    assert "Size of enough, median 40 %" in page
+    assert '"level"' in page
+
+
+def test_the_page_of_a_run_without_enough_says_so(tmp_path):
+    page = page_of(make_run(tmp_path / "run", [{"level": "core", "size": size} for size in (0.1, 0.3)]))
+    assert "No set that is enough on random backgrounds was found. The median core covers 20 % of the view." in page
+    assert "The line is around the core, which keeps the confidence in the plain fill." in page
+    assert "are enough on their own" not in page
+    page = page_of(make_run(tmp_path / "all", [{"level": "enough", "size": 0.1, "core_size": 0.01}]))
+    assert "The median explanation covers 10 % of the view." in page
+    assert "a core was found" not in page
+
+
+def test_diff_says_which_sets_the_sizes_are_of(tmp_path, capsys):
+    mixed = write_mixed(tmp_path)
+    rows = [{"level": "enough", "size": 0.5, "core_size": 0.1} for _ in range(5)]
+    other = make_run(tmp_path / "other", rows, {k: square(0, 0) for k in range(5)})
+    assert main(["diff", str(mixed), str(other), "--out", str(tmp_path / "d.html")]) == 0
+    said = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("  sets "))
+    assert said.split(maxsplit=1)[1] == "3 enough, 2 core → 5 enough: the sizes are of sets of different kinds"
+    page = (tmp_path / "d.html").read_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert "size 1.0 % → 50 % (core, then enough)" in page
+    assert "<td>3 enough, 2 core</td><td>5 enough</td>" in page
+    assert main(["diff", str(mixed), str(other), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["levels"] == [{"enough": 3, "core": 2}, {"enough": 5}]
+    assert main(["diff", str(other), str(other)]) == 0
+    assert "sets" not in capsys.readouterr().out

@@ -342,6 +342,24 @@ def test_a_baseline_is_compared_by_label_and_overlap(tmp_path):
     assert [(each.id, each.baseline_id, each.value) for each in overlap.worst] == [(2, 0, 0.0), (0, 2, pytest.approx(1 / 3))]
     assert labels.judged == overlap.judged == 3
     assert labels.skipped == 1
+    assert labels.skipped_because == {"not explained in the baseline": 1}
+
+
+def test_it_says_why_some_images_could_not_be_judged(tmp_path):
+    new = make_run(tmp_path / "new", [{"image": f"{name}.png"} for name in "abcd"])
+    old = make_run(tmp_path / "old", [{"image": "a.png"}, {"image": "b.png", "state": "failed", "error": "x"}])
+    labels, _ = becausal.check(new, baseline=old, rules={"labels": {"max_share": 0.5}}).rules
+    assert labels.skipped == 3
+    assert labels.skipped_because == {"not in the baseline": 2, "not explained in the baseline": 1}
+    said = "the label is not the one of the baseline; 3 more could not be judged (2 not in the baseline, 1 not explained"
+    assert labels.summary.startswith(f"0 of 1 image (0 %; 0 % to 79 %), at most 50 %: {said}")
+    assert "3 more could not be judged (2 not in the baseline" in labels.found
+    rows = [{"inside": 1.0}, {"note_code": "label_without_box"}, {"level": "core"}]
+    rules = {"outside": {}, "backgrounds": {"set": "enough"}, "necessary": {"min_share": 0.5}}
+    outside, necessary, backgrounds, _ = becausal.check(make_run(tmp_path / "run", rows), rules=rules).rules
+    assert outside.left_out == "2 more could not be judged (1 no box of the label, 1 no boxes)"
+    assert necessary.left_out == ""
+    assert backgrounds.skipped_because == {"no set enough was found": 3}
 
 
 # What cannot be judged

@@ -172,8 +172,8 @@ def test_several_fills_and_two_options_are_named_together() -> None:
 
 
 def test_two_options_with_the_usual_fill(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = explain(capsys, "close", *QUICK, "--smallest", "--contrast")
-    assert "in one fill: leave out --smallest and --contrast to get" in said
+    said = explain(capsys, "close", *QUICK, "--confidence", "0.5", "--contrast")
+    assert "in one fill: leave out --confidence and --contrast to get" in said
 
 
 def test_the_only_image_has_a_word_on_seeds_and_many_images_have_none(

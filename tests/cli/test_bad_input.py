@@ -424,6 +424,7 @@ def test_a_model_that_fails_halfway_gives_one_line_and_leaves_what_was_found(
         (["batch", "photo.png", "--model", "bundled", "--out", "run", "--gpus-per-worker", "1"], "--ray"),
         (["batch", "photo.png", "--model", "bundled", "--out", "run", "--workers", "0"], "--workers"),
         (["bench", "scenes", "--model", "bundled", "--smallest", "--confidence", "1"], "smallest"),
+        (["explain", "photo.png", "--model", "bundled", "--smallest", "--contrast"], "so smallest changes nothing"),
         (["bench", "scenes"], "--model"),
     ],
 )
@@ -669,10 +670,14 @@ def test_output_that_is_no_longer_read_ends_nothing(place: Path) -> None:
     assert [len(list(place.glob(f"{out}/*/explanation.json"))) for out in ("two", "one")] == [2, 1]
 
 
-def test_reasons_of_failures_are_counted_without_the_names_of_images() -> None:
+def test_reasons_of_failures_are_counted_with_the_name_of_one_image() -> None:
     failed = [(f"there is no file {name}", f"/data/{name}") for name in ("a.png", "b.png")]
     failed.append(("c.png is empty: 0 bytes", "/data/c.png"))
-    assert count_reasons(failed) == [("the file does not exist", 2), ("the image is empty: 0 bytes", 1)]
+    assert [(reason.text, reason.count) for reason in count_reasons(failed)] == [
+        ("the file does not exist", 2),
+        ("the file is empty: 0 bytes", 1),
+    ]
+    assert [str(reason).partition(": ")[0] for reason in count_reasons(failed)] == ["e.g. a.png", "c.png"]
 
 
 def save_animation() -> str:

@@ -433,6 +433,13 @@ def test_the_meaning_of_an_option_ends_where_the_next_begins() -> None:
     }
 
 
+def test_the_help_promises_no_small_set(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "finds the pixels that are enough for the label" in text
+    assert "small set" not in text
+
+
 @pytest.mark.parametrize("words", [[], ["--help"], ["explain", "--help"], ["scenes"], ["verify", "-h"]])
 def test_help_teaches(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*words) == 0

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from functools import partial
 
 import numpy as np
 import pytest
@@ -133,3 +134,58 @@ def test_boxes_of_an_earlier_run_go_and_that_is_said(place, capsys):
     assert explain("b/x.png", "--all", model=detect) == 0  # another image
     assert "explanation.json" in boxes(place)
     assert sorted(own.name for own in (place / "out").iterdir()) == ["x", "x-2"]
+
+
+TWO = """
+import numpy as np
+
+LABELS, OUTPUT = ["left", "right", "none"], "probabilities"
+
+def predict(batch):
+    halves = [0.5 * part.mean(axis=(1, 2, 3)) / 255 for part in np.split(batch, 2, axis=2)]
+    scores = np.stack([halves[0], 0.9 * halves[1], 0.1 + 0 * halves[0]], axis=1)
+    return scores / scores.sum(axis=1, keepdims=True)
+"""
+
+
+def notes_of(capsys):
+    """What is said of the folder out/x, where an answer is replaced."""
+    start, end = "becausal: note: out/x: the explanation of ", "; another --out keeps both"
+    lines = [line for line in capsys.readouterr().err.splitlines() if " is replaced" in line]
+    assert all(line.startswith(start) and line.endswith(end) for line in lines)
+    return [line.removeprefix(start).removesuffix(end) for line in lines]
+
+
+def test_the_answer_to_another_question_is_not_replaced_in_silence(place, capsys):
+    for name in ("two", "three"):
+        (place / f"{name}.py").write_text(TWO)
+    ask = partial(explain, "a/x.png", model="python:two.py:predict")
+    assert ask() == 0
+    assert ask("--seed", "4", "--method", "rise") == 0  # the same question
+    assert notes_of(capsys) == []
+    assert ask("--target", "right", "--top", "2") == 0
+    assert notes_of(capsys) == ["left there is replaced by that of right"]
+    assert ask("--target", "1", "--top", "2") == 0
+    assert notes_of(capsys) == []
+    assert ask("--target", "right", "--top", "2", "--smallest") == 0
+    assert notes_of(capsys) == ["right there, of another question, is replaced"]
+    assert ask("--target", "right", "--against", "none", "--smallest") == 0
+    assert notes_of(capsys) == ["right there is replaced by that of right rather than none"]
+    assert explain("a/x.png", model="python:two.py:predict") == 0
+    assert notes_of(capsys) == ["right rather than none there is replaced by that of left"]
+    assert explain("a/x.png", model="python:three.py:predict") == 0
+    assert notes_of(capsys) == ["left there, of another model, is replaced"]
+
+
+def test_another_box_is_not_replaced_in_silence(place, capsys):
+    detect = "detect:python:net.py:detect"
+    assert explain("a/x.png", model=detect) == 0
+    best = json.loads((place / "out" / "x" / "explanation.json").read_text())["target"]["box"]
+    assert explain("a/x.png", "--box", "1", model=detect) == 0  # the same one
+    assert notes_of(capsys) == []
+    assert explain("a/x.png", "--box", "2", model=detect) == 0
+    record = json.loads((place / "out" / "x" / "explanation.json").read_text())
+    assert record["target"]["box"] != best
+    (said,) = notes_of(capsys)
+    places = [f"at {x:g},{y:g} to {right:g},{low:g}" for x, y, right, low in (best, record["target"]["box"])]
+    assert f" {places[0]} there is replaced by that of {record['label']} {places[1]}" in said

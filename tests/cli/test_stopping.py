@@ -1,6 +1,7 @@
 """Work that is stopped ends: jobs of servers in their processes, servers at SIGTERM, commands at Ctrl-C."""
 
 import base64
+import json
 import os
 import re
 import signal
@@ -12,9 +13,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from job_toys import Dying, Endless, Failing, Naming
 from libraries import need
+from PIL import Image
 from serving import encode, load_benchmark, serving
 
 from becausal import load_model
@@ -387,3 +390,47 @@ def test_the_api_refuses_them_with_status_400():
             status, _, answer = client.post_json("/v1/explain", body)
             assert status == 400, answer
             assert said in answer["error"]
+
+
+# ---------------------------------------------------------------- what Ctrl-C leaves out
+
+
+INTERRUPTED = """
+import signal
+import numpy as np
+
+CALLS = []
+
+def predict(batch):
+    CALLS.append(len(batch))
+    if len(CALLS) == 12:
+        signal.raise_signal(signal.SIGINT)
+    bright = batch.mean(axis=(1, 2, 3)) / 255
+    return np.stack([0.3 + 0 * bright, bright], axis=1) / (0.3 + bright)[:, None]
+"""
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_images_that_were_not_reached_are_named(tmp_path, monkeypatch, capsys, without_figures, more):
+    from becausal.interfaces.cli.app import main
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(INTERRUPTED)
+    names = [f"{letter}.png" for letter in "abcdefgh"]
+    for number, name in enumerate(names):
+        Image.fromarray(np.full((24, 24, 3), 200 + number, np.uint8)).save(tmp_path / name)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        words = ["--model", "python:net.py:predict", "--fill", "black", "--batch-size", "1", "--out", "out"]
+        assert main(["explain", *names, *words, *more]) == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    out, err = capsys.readouterr()
+    explained = {own.name for own in (tmp_path / "out").iterdir()}
+    left = [name for name in names if name.partition(".")[0] not in explained]
+    assert 6 <= len(left) < 8
+    (said,) = [line for line in err.splitlines() if "not explained" in line]
+    more_than = f" and {len(left) - 5} more"
+    assert said == f"becausal: stopped: {len(left)} of 8 images not explained: {', '.join(left[:5])}{more_than}"
+    if more:
+        assert len(json.loads(out)) == 8 - len(left)

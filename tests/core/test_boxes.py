@@ -400,7 +400,7 @@ def test_sentences_speak_of_the_box():
         "a box of bus that overlaps this one (IoU at least 0.5) is still found, with a score of at least 0.3"
     )
     row, column = np.argwhere(explanation.levels[0].visible)[0]
-    assert "the box keeps 90% of its score; without it, all else equal, it does not" in explanation.why(row, column).text
+    assert "the box keeps 90 % of its score; without it, all else equal, it does not" in explanation.why(row, column).text
     smallest = explained(smallest=True)
     row, column = np.argwhere(smallest.visible)[0]
     assert "the box is found; without it, all else equal, it is lost" in smallest.why(row, column).text

@@ -736,6 +736,33 @@ def test_explain_detects_a_model_that_changed_its_mind_about_the_whole_view():
         becausal.explain(picture(), Hasty(needed=150.0), fills="black", max_calls=60)
 
 
+class Fickle(Model):
+    """Scores that are others on each call: 0.6 for the label, then 0.4 for the same image."""
+
+    asked = 0
+
+    def classify(self, pixels):
+        return self.change(len(pixels))
+
+    def ask(self, staged, which, visible):
+        return self.change(len(visible))
+
+    def change(self, count):
+        self.asked += 1
+        score = 0.6 if self.asked % 2 else 0.4
+        return np.tile(np.float32([1 - score, score]), (count, 1))
+
+
+def test_two_answers_to_the_whole_view_are_said_to_be_two_answers():
+    for target in (None, 1):
+        with pytest.raises(UnstableModelError) as caught:
+            becausal.explain(picture(), Fickle(needed=150.0), fills="black", target=target)
+        assert str(caught.value) == (
+            "the model gave two different answers to the same image (confidence 0.600, then 0.400): is dropout still on, or "
+            "is there randomness in it? If not, use --batch-size 1"
+        )
+
+
 def test_explain_detects_dropout():
     with pytest.raises(UnstableModelError, match="two ways"):
         becausal.explain(picture(), Model(needed=150.0, noise=0.03), fills="black", seed=1)
@@ -986,7 +1013,7 @@ class Turns(Model):
 def test_a_label_that_depends_on_the_size_of_the_batch_is_refused(size):
     model = Turns(needed=1500.0)
     model.size = size
-    with pytest.raises(BecausalError, match=r"depends on the batch|in two ways|does not hold on the whole view"):
+    with pytest.raises(BecausalError, match=r"depends on the batch|in two ways|two different answers"):
         becausal.explain(picture(side=24), model, fills="black")
 
 

@@ -31,7 +31,7 @@ from becausal.interfaces.serve.rendering import render_explanation
 from becausal.interfaces.serve.tasks import ExplainTask, unpack_result
 from becausal.lab import run, runner
 from becausal.models import as_classifier
-from becausal.render.wording import describe_stop
+from becausal.render.endings import describe_stop
 from becausal.search.checking import removals
 from becausal.search.descent import CoalitionIndex
 from test_bench import bombed, bright, photos  # noqa: F401 - two are fixtures
@@ -544,9 +544,9 @@ def test_an_endpoint_that_goes_away_leaves_what_was_found_and_one_line(serve, ca
 @pytest.mark.parametrize(
     ("later", "ends", "said"),
     [
-        (0, ["finished"], ["2 of 3 images not started: "]),
-        (1, ["finished", None], ["1.png: ", "1 of 3 images not started: "]),
-        (12, ["finished", "failure"], ["1.png: ", "1 of 3 images not started: "]),
+        (0, ["finished"], ["2 of 3 images not started: 1.png, 2.png: "]),
+        (1, ["finished", None], ["1.png: ", "1 of 3 images not started: 2.png: "]),
+        (12, ["finished", "failure"], ["1.png: ", "1 of 3 images not started: 2.png: "]),
     ],
 )
 @pytest.mark.usefixtures("without_figures")

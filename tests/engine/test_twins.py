@@ -242,7 +242,7 @@ def test_several_images_and_one_wrong_twin():
     assert all(explanation.checks.minimal_grain == 1 for explanation in found)
 
 
-@pytest.mark.parametrize("options", [{"max_calls": 80}, {"contrast": True}])
+@pytest.mark.parametrize("options", [{"max_calls": 80}, {"contrast": True, "smallest": False}])
 def test_where_a_twin_is_not_used(options):
     model = Twinned(RIGHT, RIGHT)
     explain(model, **options)

@@ -104,8 +104,12 @@ def test_names_get_ids_of_their_own(answer):
     assert classifier.info.labels is None
     assert [classifier.info.name_of(i) for i in (bright, dark)] == ["bright", "dark"]
     assert find_label("Dark", classifier.info.known_labels) == dark
-    with pytest.raises(TargetError, match=r"no class is named 'drk' among 2; similar: dark$"):
+    with pytest.raises(TargetError, match=r"^no class is named 'drk': the model has given no such answer so far; leave"):
         find_label("drk", classifier.info.known_labels)
+    partly = as_classifier(predict, labels=["dark", "other"])  # what it has answered is not told, its list is
+    ask(partly, view, background, visible)
+    with pytest.raises(TargetError, match=r"no class is named 'brigt' among 2: dark \(0\), other \(1\)$"):
+        find_label("brigt", partly.info.known_labels)
     known = as_classifier(predict, labels=["dark", "bright", "other"])
     assert ask(known, view, background, visible).tolist() == [1, 0]
     assert known.info.labels == known.info.known_labels == ("dark", "bright", "other")

@@ -264,7 +264,14 @@ def test_a_similarity_in_words(place):
     for words in ("label", "probability", "confidence"):
         assert words not in said + as_text(question(found)) + describe_target(found)
         assert all(words not in check.meaning for level in found.levels for check in describe_checks(found, level))
+    needed = {check.name: check.meaning for check in describe_checks(found, found.levels[0])}["minimal"]
+    assert "without it, less than 90 % of the similarity is left (" in needed
+    needed = {check.name: check.meaning for check in describe_checks(found)}["minimal"]
+    assert "without it, less than half of the similarity is left on at least one of " in needed
+    assert ", or with everything else in the plain fill, or less than 90 % of the similarity is left there (" in needed
     stated = becausal.explain("a.png", as_embedder(look, like="a.png", threshold=0.8), smallest=True, fills="grey")
+    needed = {check.name: check.meaning for check in describe_checks(stated)}["minimal"]
+    assert "without it, the similarity is below 0.8 (" in needed
     assert "The similarity to a.png is >0.99. " in as_text(headline(stated))
     assert "keep a similarity of at least 0.8 to a.png (similarity 0.8" in as_text(headline(stated))
     assert describe_target(stated) == "the cosine similarity to a.png is at least 0.8"

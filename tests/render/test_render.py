@@ -28,6 +28,7 @@ from becausal.core.request import Request
 from becausal.core.stats import Stats
 from becausal.core.targets import Target
 from becausal.render.colours import AGAINST, COLOURS, ZONES, line_of, rgb_of
+from becausal.render.endings import describe_stop
 from becausal.render.figures import draw_curve, explanation_png, find_intervals, new_figure, plot, png_bytes, printable
 from becausal.render.numbers import format_confidence, format_share
 from becausal.render.pages import render_page
@@ -47,7 +48,6 @@ from becausal.render.wording import (
     describe_against,
     describe_checks,
     describe_extent,
-    describe_stop,
     describe_target,
     headline,
     list_zones,
@@ -367,6 +367,51 @@ def test_a_rival_is_called_by_its_name() -> None:
     assert "class" not in describe_target(dataclasses.replace(explanation, rival=None, origin=named))
 
 
+LABELLED = {
+    "the label": ask_about(Target(286, floor=0.5), COUGAR),
+    "the box": ask_about(Target(286, floor=0.5, box=(1.0, 1.0, 9.0, 9.0)), COUGAR),
+}
+IN_PLACE = {
+    "is no longer among the top 5 labels": ask_about(Target(291, top=5, floor=0.01), LION),
+    "is no longer ahead of cougar": ask_about(Target(291, against=286, floor=0.01), LION, rival=COUGAR),
+}
+
+
+def necessity(explanation: Explanation, necessary: bool | None) -> str:
+    checks = dataclasses.replace(explanation.checks, necessary=necessary)
+    return describe_checks(dataclasses.replace(explanation, checks=checks))[-1].meaning
+
+
+@pytest.mark.parametrize("subject", LABELLED)
+def test_what_is_lost_is_said_with_how_much_is_left(subject: str) -> None:
+    explanation = LABELLED[subject]
+    own = "score" if subject == "the box" else "confidence"
+    lost = f"{subject} is lost, or less than 90 % of its {own} is left"
+    assert f"needed: without it, {lost} (12 removals tested)" in minimality(explanation).meaning
+    assert necessity(explanation, True) == f"when these pixels are masked, {lost}"
+    assert necessity(explanation, None) == f"whether {lost} when these pixels are masked"
+    stays = f"{subject} stays, with 90 % of its {own} or more: other regions are enough too"
+    assert necessity(explanation, False) == f"when these pixels are masked, {stays}"
+    alone = dataclasses.replace(explanation, origin=asking(Request(smallest=True)), levels=())
+    assert necessity(alone, True) == f"when these pixels are masked, {subject} is lost"
+    assert necessity(alone, False) == f"when these pixels are masked, {subject} stays: other regions are enough too"
+
+
+@pytest.mark.parametrize("lost", IN_PLACE)
+def test_a_place_among_other_labels_is_lost_as_such(lost: str) -> None:
+    explanation = IN_PLACE[lost]
+    end = "or less than 90 % of its confidence is left"
+    assert f"without it, lion {lost}, {end} (12" in minimality(explanation).meaning
+    assert necessity(explanation, True) == f"when these pixels are masked, lion {lost}, {end}"
+    stays = f"lion {lost.replace('is no longer', 'stays')}, with 90 % of its confidence or more"
+    assert necessity(explanation, False) == f"when these pixels are masked, {stays}: other regions are enough too"
+
+
+def test_a_cell_of_a_contrast_is_needed_for_one_of_two_things() -> None:
+    explanation = dataclasses.replace(ask_about(Target(286), COUGAR), origin=asking(Request(contrast=True)), levels=())
+    assert "without it, the label is lost, or the set is no longer necessary (12" in minimality(explanation).meaning
+
+
 def figure_text(figure: "Figure") -> str:
     """The title of a figure, and the texts of its legend."""
     legends = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
@@ -454,23 +499,33 @@ def test_two_sentences_tell_the_answer() -> None:
 def test_the_checks_are_about_the_set_that_is_shown() -> None:
     explanation = make_two()
     sufficient, backgrounds, minimal, necessary = describe_checks(explanation)
-    assert sufficient.meaning == "these pixels keep the label with everything else in the plain fill"
+    assert sufficient.meaning == (
+        "these pixels keep the label and 90 % of its confidence with everything else in the plain fill"
+    )
     assert backgrounds.meaning == (
         "keeps the label on 51 of 51 fresh ones, so on at least 90 % of random backgrounds (sure at 95 %)"
     )
     assert minimal.answer == "at 9 px"
     assert minimal.meaning == (
         "every cell of 9 × 9 pixels in it is needed: without it, the label is lost on at least one of 3 recorded "
-        "backgrounds, or 90 % of its confidence with everything else in the plain fill (5 removals tested)"
+        "backgrounds, or with everything else in the plain fill, or less than 90 % of its confidence is left there (5 "
+        "removals tested)"
     )
-    assert necessary.meaning == "when these pixels are masked, the label stays: other regions are enough too"
+    assert necessary.meaning == (
+        "when these pixels are masked, the label stays, with 90 % of its confidence or more: other regions are enough too"
+    )
     sufficient, backgrounds, minimal, necessary = describe_checks(explanation, explanation.levels[0])
     assert sufficient.meaning.startswith("these pixels keep the label and 90 % of its confidence")
     assert backgrounds.answer == "18 %"
     assert backgrounds.meaning == (
         "keeps the label on 7 of 40 fresh ones, so on 7 to 33 % of all (sure at 95 %): this set depends on the fill"
     )
-    assert minimal.meaning.endswith("the label or 90 % of its confidence is lost (12 removals tested)")
+    assert minimal.meaning.endswith(
+        "needed: without it, the label is lost, or less than 90 % of its confidence is left (12 removals tested)"
+    )
+    assert necessary.meaning == (
+        "when these pixels are masked, the label is lost, or less than 90 % of its confidence is left"
+    )
     texts = [check.meaning for level in explanation.levels for check in describe_checks(explanation, level)]
     assert not [text for text in texts if "level" in text or "grey" in text or "95 % confidence" in text]
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from becausal import Request
-from becausal.core.contracts import Answers, Done, Question, Stop, step
+from becausal.core.contracts import Answers, Done, Held, Question, Stop, step
 from becausal.core.errors import OptionError
 from becausal.core.intervals import MOST_CASES, anytime_bound
 from becausal.core.problem import Problem
@@ -20,6 +20,7 @@ from becausal.images.backgrounds import RandomBackgrounds
 from becausal.search.checking import check_panel, most_backgrounds
 from becausal.search.drive import BudgetedRun
 from becausal.search.enough import FEW, RULES, DescentWay, Panel, RankingWay, confidence_of, find_enough
+from becausal.search.pipeline import ENOUGH_CALLS, USUAL_CALLS, describe_failure, describe_steps
 
 GRID = (6, 7)
 PLAIN = -1  # in the place of a background's number
@@ -290,6 +291,10 @@ def test_the_bound_is_at_most_the_true_share_in_95_of_100_cases(kind, way):
         ({"holds": 0.9, "contrast": True}, "holds asks for random backgrounds, and smallest, contrast and several for one"),
         ({"holds": 0.9, "several": 2}, "holds asks for random backgrounds, and smallest, contrast and several for one"),
         ({"holds": 0.9, "smallest": True}, "holds asks for random backgrounds, and smallest, contrast and several for one"),
+        (
+            {"smallest": True, "contrast": True},
+            "contrast keeps the label at any confidence too, so smallest changes nothing",
+        ),
         ({"backgrounds": 3}, "backgrounds are a folder of images or a function of view and rng, not 3"),
     ],
 )
@@ -326,3 +331,41 @@ def test_two_sets_are_looked_for_unless_one_set_in_one_fill_is_asked_for(options
     request = Request(**options)
     assert (request.share, request.share_held) == (share, held)
     assert Request.from_record(request.record()).share_held == held
+
+
+# What is said where calls were few
+
+
+def some_set(bound, *, grain=None):
+    return Held(np.eye(4, dtype=bool), grain, (0,), 1_000_000, 60, 20, bound)
+
+
+@pytest.mark.parametrize(
+    ("held", "stopped_by", "max_calls", "is_limit"),
+    [
+        (None, "budget", 300, True),
+        (some_set(0.5), None, 300, True),  # large steps, and no proof
+        (some_set(0.5), "budget", 1500, True),
+        (some_set(0.5, grain=2), None, 1500, False),  # it was searched for to its end
+        (some_set(0.5, grain=2), None, None, False),
+        (some_set(0.5), "interrupt", 300, False),
+    ],
+)
+def test_the_limit_on_calls_is_named_only_where_it_was_why(held, stopped_by, max_calls, is_limit):
+    run = BudgetedRun((4, 4))
+    run.stopped_by = stopped_by
+    (note,) = describe_failure(0.9, held, run, max_calls)
+    assert ("the limit on calls was too low" in note) == is_limit
+    assert note.endswith(f": {USUAL_CALLS}") == is_limit
+    assert run.stopped_by == ("budget" if is_limit else stopped_by)
+
+
+def test_what_photographs_take_is_said_of_lower_limits_only():
+    assert USUAL_CALLS == "without a limit, most photographs take 800 to 1,800"
+    run = BudgetedRun((4, 4))
+    run.stopped_by = "budget"
+    (note,) = describe_failure(0.9, None, run, ENOUGH_CALLS)
+    assert note == "the limit on calls was too low to find a set that holds on at least 90 % of random backgrounds"
+    (few,), (many,) = (describe_steps(some_set(0.95), run, limit) for limit in (300, 2000))
+    assert few.endswith("in large steps: more calls, up to 1,800, make it smaller as a rule")
+    assert many.endswith("in large steps: more calls make it smaller as a rule")

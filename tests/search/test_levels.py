@@ -416,7 +416,10 @@ def test_why_proves_a_pixel_at_the_smallest_level_that_has_it():
             assert not model.keeps(level.visible & ~why.cell, level.share)
             assert (why.shown == explanation.mutant(level.visible)).all()
             assert (why.without == explanation.mutant(level.visible & ~why.cell)).all()
-            said = "keeps 90% of its confidence" if level is core else "on all recorded backgrounds; without it, not on all"
+            said = "keeps 90 % of its confidence"
+            if level is enough:  # a removal may fail on the panel, or in the plain fill
+                said = "on all recorded backgrounds; without it, the label is lost on one of them, or with everything else "
+                said += "in the plain fill, or less than 90 % of the confidence is left there"
             assert said in why.text
     assert not explanation.why(*np.argwhere(~explanation.visible)[0]).part
 

@@ -59,6 +59,8 @@ def test_the_page_is_served_with_nothing_from_outside(client):
     page = body.decode()
     assert re.findall(r"""(?:src|href)=["']((?!data:)[^"']*)""", page) == ["static/page.css", "static/page.js"]
     assert not re.search(r"""<script(?! src=)|<style|\sstyle=|\son\w+=""", page)
+    assert "Find the pixels that are enough for it." in page
+    assert "minimal" not in page
     for name, kind in (("page.css", "text/css"), ("page.js", "text/javascript")):
         status, headers, text = client.request("GET", f"/static/{name}")
         assert (status, headers["content-type"]) == (200, f"{kind}; charset=utf-8")

@@ -23,7 +23,7 @@ from becausal.core.metrics import Transfer
 from becausal.images.backgrounds import RandomBackgrounds
 from becausal.images.loading import load_image
 from becausal.interfaces.cli.serve import load_models
-from becausal.interfaces.serve import rendering
+from becausal.interfaces.serve import rendering, tasks
 from becausal.interfaces.serve.guard import RequestRejected
 from becausal.interfaces.serve.images import Upload, clean_name, decode_image
 from becausal.interfaces.serve.job_queue import JobQueue
@@ -42,6 +42,7 @@ from becausal.interfaces.serve.rendering import read_static, render
 from becausal.interfaces.serve.tasks import (
     CompareTask,
     ExplainTask,
+    Prediction,
     find_witness,
     pack_result,
     predict_image,
@@ -524,10 +525,58 @@ def test_a_witness_is_about_the_set_of_its_pixel(model, found):
         witness = find_witness(found, model, int(row), int(column))
         (_, image, shown), (_, _, without) = witness.images
         assert (shown.holds, without.holds) == (True, False)
-        if "e.g. not on this one" in witness.text:
+        if "without it, not on this one" in witness.text:
             drawn.append(image)
             break
     assert any(np.array_equal(drawn[0][~enough.visible], sampler.draw(n)[~enough.visible]) for n in enough.panel)
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ("panel", "not on this one"),
+        ("share", "less than 90 % of the confidence is left with everything else in the plain fill"),
+        ("fill", "the label is lost with everything else in the plain fill"),
+        (
+            "nowhere",
+            "the label is lost on one of them, or with everything else in the plain fill, or less than 90 % of the "
+            "confidence is left there",
+        ),
+    ],
+)
+def test_a_witness_says_where_the_label_is_lost_and_shows_it(model, found, monkeypatch, case, said):
+    """Of a cell of enough: on the second background of its panel, or in the plain fill only, or for the confidence only."""
+    core, enough = found.levels
+    place = map(int, np.argwhere(enough.visible & ~core.visible)[0])
+    second = RandomBackgrounds(found.view, found.origin.request.seed).draw(enough.panel[1])
+    plain = found.backgrounds[0]
+
+    def predict(explanation, classifier, visible, background, floor):
+        is_plain = np.array_equal(background, plain)
+        lost = {
+            "panel": np.array_equal(background, second), "share": is_plain and floor > 0, "fill": is_plain, "nowhere": False,
+        }[case]  # fmt: skip
+        holds = [bool(one.sum() == enough.pixels or not lost) for one in visible]
+        return [Prediction("bus", 0.9, 0.9, one) for one in holds]
+
+    monkeypatch.setattr(tasks, "predict_masked", predict)
+    witness = find_witness(found, model, *place)
+    side = enough.checks.minimal_grain
+    assert witness.text == f"with this cell of {side} px the label is bus on all recorded backgrounds; without it, {said}"
+    shown = second if case == "panel" else plain
+    np.testing.assert_array_equal(witness.images[0][1][~enough.visible], shown[~enough.visible])
+
+
+def test_checks_name_the_controls_of_the_page(found):
+    core = found.levels[0]
+    checks = replace(core.checks, minimal_grain=2 * found.origin.grain)
+    page = rendering.render_explanation(replace(found, checks=checks, levels=(core,)), "page/jobs/x")
+    assert "smaller cells can be asked for with the level of detail “fine”" in read_text(page)
+    assert "--grain" not in page
+    origin, checks = replace(found.origin, grain=None), replace(core.checks, minimal_grain=None)
+    page = rendering.render_explanation(replace(found, origin=origin, checks=checks, levels=(core,)), "page/jobs/x")
+    assert "with the level of detail “fine” or “coarse”, what is not needed is removed" in read_text(page)
+    assert "--grain" not in page
 
 
 def with_against(found):
@@ -548,6 +597,12 @@ def test_what_speaks_against_the_label_is_shown_and_has_a_witness(model, found):
     np.testing.assert_array_equal(whole, found.view)
     np.testing.assert_array_equal(masked[-16:, -16:], found.backgrounds[0][-16:, -16:])
     assert 'value="against"' not in rendering.render_explanation(replace(found, against=None), "page/jobs/x")
+    row, column = map(int, np.argwhere(found.levels[0].visible)[0])
+    both = replace(with_against(found), against=Against(found.visible, 0.75, 0.25, 2))  # of enough, and against
+    rises = "; yet masking it, among others, in the whole image raises the confidence to 0.75"
+    assert find_witness(both, model, row, column).text.endswith(rises)
+    assert both.why(row, column).text.endswith(rises)
+    assert "yet" not in found.why(row, column).text
 
 
 def test_how_far_each_set_holds_and_a_close_rival_are_said(found):

@@ -18,9 +18,10 @@ from becausal.core.files import write_files
 from becausal.core.text import one_line
 from becausal.images.backgrounds import BackgroundSpec
 from becausal.render import figures, report
+from becausal.render.endings import describe_stop
 from becausal.render.likeness import name_score
 from becausal.render.numbers import format_count
-from becausal.render.wording import as_text, describe_set, describe_stop, headline
+from becausal.render.wording import as_text, describe_set, headline
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -93,7 +93,8 @@ class ImageJob:
         target = make_target(self.request, info, scores, self.view.frame)
         check_target(target, info, scores)
         check_method(self.explainer, info)
-        confidence = float(target.judge(scores).confidence[0])
+        first = target.judge(scores)
+        confidence = float(first.confidence[0])
         floor = self.request.share * confidence if has_scores else 0.0
         self.run.floor = floor
         twin = self.engine.find_twin() if self.may_be_guided and has_scores else None
@@ -107,7 +108,7 @@ class ImageJob:
             request = replace(request, max_calls=max(LEAST_CALLS, most - self.extra_calls))
         plan = Plan(
             problem=problem, explainer=self.explainer, request=request, run=self.run, confidence=confidence,
-            info=info, batch_size=self.engine.calls.batch_size, interrupt=self.engine.interrupt,
+            holds=bool(first.holds[0]), info=info, batch_size=self.engine.calls.batch_size, interrupt=self.engine.interrupt,
         )  # fmt: skip
         search = search_explanation(plan)
         return problem, search if twin is None else compare_twin(search, twin.tolerance)
@@ -181,10 +182,21 @@ class StartedJob:
         if (noun := self.problem.target.noun) != "label":
             who = "detector" if noun == "box" else "model"
             return FillError(f"the {who} still finds this {noun} in the fully masked image ({where}): {advice}")
-        top = NamedScore.of(info, tried[own].scores[0])
-        label = top.label + ("" if isnan(top.confidence) else f" (confidence {top.confidence:.2f})")
-        fact = f"the fully masked image already {self._name_held()}: {where} it is {label}"
-        return FillError(f"{fact}, so there is nothing to explain; {advice}")
+        return FillError(f"{self._tell_masked(tried[own], where)}, so there is nothing to explain; {advice}")
+
+    def _tell_masked(self, masked: "Tried", where: str) -> str:
+        """What the model says of the fully masked image, in words. where: under which fill."""
+        info, target = self.job.engine.classifier.info, self.problem.target
+        if target.threshold is None:
+            top = NamedScore.of(info, masked.scores[0])
+            label = top.label + ("" if isnan(top.confidence) else f" (confidence {top.confidence:.2f})")
+            return f"the fully masked image already {self._name_held()}: {where} it is {label}"
+        # Its own score decides, whatever the other labels have.
+        name, scores = info.name_of(target.label_id), (self.confidence, masked.confidence)
+        here, there = (f"{score:.2f}" if score >= 0.01 else f"{score:.1g}" for score in scores)
+        is_similarity = info.output == "similarity"
+        what = f"the similarity to {name.removeprefix('like ')!r} is" if is_similarity else f"the model gives {name}"
+        return f"{what} {here} here, and {there} {'for' if is_similarity else 'to'} an image {where}"
 
     def _try_fill(self, fill: str) -> "Tried":
         """What the model answers to the fully masked image under a fill."""
@@ -208,6 +220,9 @@ class StartedJob:
     def _name_held(self) -> str:
         """What a masked image has or does where there is nothing to explain, in words."""
         target = self.problem.target
+        if target.share is not None:
+            noun = "similarity" if self.job.engine.classifier.info.output == "similarity" else "confidence"
+            return f"has at least {100 * target.share:g} % of this {noun}"
         return f"has this {target.noun}" if target.top == 1 and target.against is None else "meets the target"
 
     def _advise(self, own: str, tried: "dict[str, Tried]") -> str:

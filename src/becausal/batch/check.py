@@ -1,6 +1,7 @@
 """`becausal.check`: a test that the model looks at the right thing; its verdict, also as JUnit XML and Markdown."""
 
 import heapq
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
@@ -15,6 +16,7 @@ from becausal.batch.rules import (
     RULES,
     CheckRules,
     Evidence,
+    Judgement,
     LabelsRule,
     OutsideRule,
     OverlapRule,
@@ -72,6 +74,7 @@ class RuleVerdict:
         judged: Number of images it was judged on.
         broken: Number of images that break it.
         skipped: Number of explained images that it could not be judged on, e.g. because they have no boxes.
+        skipped_because: Why, each reason with the number of images.
         low: Lower bound of the share of images that break it.
         high: Upper bound.
         reason: Why it was not judged, else None.
@@ -91,6 +94,7 @@ class RuleVerdict:
     reason: str | None = None
     worst: tuple[Offender, ...] = ()
     unit: str = "image"
+    skipped_because: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def share(self) -> float:
@@ -107,16 +111,34 @@ class RuleVerdict:
         """What was found, e.g. `3 of 30 images (10 %; 3.5 % to 26 %), at most 5 %`; or why nothing was."""
         if self.reason is not None:
             return self.reason
+        return "; ".join(filter(None, (self._counted, self._remarks)))
+
+    @property
+    def _counted(self) -> str:
         bounds = f"{format_share(self.share)}; {format_share(self.low)} to {format_share(self.high)}"
-        text = f"{self.broken:,} of {format_count(self.judged, self.unit)} ({bounds}), at most {format_limit(self.limit)}"
-        text += f"; {self.skipped:,} more could not be judged" if self.skipped else ""
+        return f"{self.broken:,} of {format_count(self.judged, self.unit)} ({bounds}), at most {format_limit(self.limit)}"
+
+    @property
+    def _remarks(self) -> str:
         units = "boxes" if self.unit == "box" else "images"
-        return f"{text}; too few {units} to be sure" if self.is_unclear else text
+        few = f"too few {units} to be sure" if self.is_unclear else ""
+        return "; ".join(filter(None, (self.left_out, few)))
+
+    @property
+    def left_out(self) -> str:
+        """How many images could not be judged, and why: `1 more could not be judged (not in the baseline)`, if any."""
+        if not self.skipped:
+            return ""
+        reasons = sorted(self.skipped_because.items(), key=lambda pair: (-pair[1], pair[0]))
+        why = ", ".join(text if len(reasons) == 1 else f"{count:,} {text}" for text, count in reasons)
+        return f"{self.skipped:,} more could not be judged" + (f" ({why})" if why else "")
 
     @property
     def summary(self) -> str:
         """What was found, and of what, on one line."""
-        return one_line(self.found if self.reason is not None else f"{self.found}: {self.breach}")
+        if self.reason is not None:
+            return one_line(self.reason)
+        return one_line("; ".join(filter(None, (f"{self._counted}: {self.breach}", self._remarks))))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -308,13 +330,14 @@ class _Tally:
     rule: Rule
     judged: int = 0
     broken: int = 0
-    skipped: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)  # by reason
     worst: list[tuple[float, int, Offender]] = field(default_factory=list)  # a heap: the least bad one first
 
     def add(self, image: Evidence) -> None:
         found = self.rule.judge(image)
-        if found is None:
-            self.skipped += image.is_explained
+        if not isinstance(found, Judgement):
+            if found is not None:
+                self.skipped[found] += 1
             return
         self.judged += 1
         if found.is_breach:
@@ -340,7 +363,8 @@ class _Tally:
             limit=self.rule.max_share,
             judged=self.judged,
             broken=self.broken,
-            skipped=self.skipped,
+            skipped=self.skipped.total(),
+            skipped_because=dict(self.skipped),
             low=low,
             high=high,
             reason=None if self.judged else self.rule.missing(run.folder),

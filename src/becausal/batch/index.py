@@ -8,9 +8,9 @@ import math
 import os
 import sqlite3
 import stat
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -264,13 +264,27 @@ class Index:
         return header
 
 
-def count_reasons(failed: Iterable[tuple[str, str]]) -> list[tuple[str, int]]:
-    """Count (error, image) pairs by error, image names left out; the most frequent first."""
-    counts = Counter[str]()
+@dataclass(frozen=True)
+class FailureReason:
+    """Why images failed, image names left out; how many did, and the file name of the first one."""
+
+    text: str
+    count: int
+    example: str
+
+    def __str__(self) -> str:
+        return f"{self.example}: {self.text}" if self.count == 1 else f"e.g. {self.example}: {self.text}"
+
+
+def count_reasons(failed: Iterable[tuple[str, str]]) -> list[FailureReason]:
+    """Count (error, image) pairs by error; the most frequent first."""
+    names: dict[str, list[str]] = {}
     for error, image in failed:
         name = os.path.basename(image)
-        counts[error.replace(f"there is no file {name}", "the file does not exist").replace(name, "the image")] += 1
-    return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+        text = error.replace(f"there is no file {name}", "the file does not exist").replace(name, "the file")
+        names.setdefault(text, []).append(name)
+    reasons = [FailureReason(text, len(images), images[0]) for text, images in names.items()]
+    return sorted(reasons, key=lambda reason: (-reason.count, reason.text))
 
 
 def make_row(

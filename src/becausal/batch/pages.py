@@ -11,7 +11,7 @@ from becausal.batch.index import IndexRow, corners_of
 from becausal.batch.places import RUN_BOXES, Place
 from becausal.batch.reading import BatchRun
 from becausal.batch.rules import CheckRules
-from becausal.batch.summaries import Histogram, Overview, RunDifference
+from becausal.batch.summaries import EXTREMES, Histogram, Overview, RunDifference, take_evenly
 from becausal.core.version import __version__
 from becausal.render.numbers import format_confidence, format_limit, format_share
 from becausal.render.pages import render_page
@@ -19,8 +19,8 @@ from becausal.render.painting import make_thumbnail, shrink
 from becausal.render.wording import describe_corners
 
 COLUMNS = (
-    *("id", "image", "box", "label", "place", "confidence", "alone", "size", "backgrounds", "core_size", "core_backgrounds"),
-    *("pieces", "calls", "inside", "error"),
+    *("id", "image", "box", "label", "place", "confidence", "alone", "level", "size", "backgrounds", "core_size"),
+    *("core_backgrounds", "pieces", "calls", "inside", "error"),
 )
 MAX_PICTURES = 400  # rows of the table with a thumbnail, the first ones
 TABLE_SIDE = 72  # pixels of such a thumbnail, the longer side
@@ -74,6 +74,7 @@ def render_run(run: BatchRun, overview: Overview, path: Path) -> str:
 
     has_truth, is_detector = overview.mean_inside is not None, overview.is_detector
     left_out = {"core_size", "backgrounds", "core_backgrounds", "inside"} - overview.known
+    left_out |= set() if overview.lacking else {"level"}
     left_out |= ({"box"} if overview.unit != "box" else set()) | (set() if is_detector else {"place"})
     columns = [name for name in COLUMNS if name not in left_out]
     table = [(row | {"place": place_of(row)}) for row in overview.rows]
@@ -81,7 +82,7 @@ def render_run(run: BatchRun, overview: Overview, path: Path) -> str:
     pictured = [row["id"] for row in overview.rows if row["state"] == "done"][:MAX_PICTURES]
     folder = _link(run.folder / "explanations", path) if overview.settings.get("render") else ""  # of pages of images
     kept = "box" if is_detector else "label"
-    titles = {"inside": "on the object", "alone": "confidence alone", "core_size": "size of the core"}
+    titles = {"level": "set", "inside": "on the object", "alone": "confidence alone", "core_size": "size of the core"}
     titles["core_backgrounds"] = "core on backgrounds"
     titles |= {"confidence": "score", "alone": "score alone", "place": "left,top to right,bottom"} if is_detector else {}
     return render_page(
@@ -89,14 +90,11 @@ def render_run(run: BatchRun, overview: Overview, path: Path) -> str:
         overview=overview,
         has_truth=has_truth,
         outside=cards(overview.outside, RUN_BOXES) if has_truth else [],
-        charts=[
-            chart
-            for name, form in (BOX_CHARTS if is_detector else CHARTS).items()
-            if (chart := make_chart(overview.histograms[name], *form))
-        ],
+        charts=make_charts(overview),
         widest=max((each["size"] for each in overview.classes), default=0.0) or 1.0,
         least_sure=cards(overview.least_sure),
         least_held=cards(overview.least_held),
+        lacking=cards(take_evenly(overview.lacking, EXTREMES)),
         smallest=cards(overview.smallest),
         largest=cards(overview.largest),
         sample=cards(overview.sample),
@@ -108,6 +106,15 @@ def render_run(run: BatchRun, overview: Overview, path: Path) -> str:
             (name, value) for name, value in overview.settings.items() if value or (value == 0 and value is not False)
         ],
     )
+
+
+def make_charts(overview: Overview) -> list[dict[str, Any]]:
+    """The histograms of a run; where not all explanations are `enough`, the sizes are those of the ones that are."""
+    forms = BOX_CHARTS if overview.is_detector else CHARTS
+    if overview.lacking and overview.has_enough:
+        forms = forms | {"size": ("Size of enough", "share of the view in enough", format_share)}
+    made = (make_chart(overview.histograms[name], *form) for name, form in forms.items())
+    return [chart for chart in made if chart is not None]
 
 
 def make_chart(values: Histogram, title: str, text: str, form: Callable[[float], str]) -> dict[str, Any] | None:
@@ -128,6 +135,8 @@ def render_difference(difference: RunDifference, left: BatchRun, right: BatchRun
         before, after = difference.medians(name)
         if before is not None and after is not None:
             numbers.append((title, form(before), form(after)))
+    if levels := difference.describe_levels():
+        numbers.append(("sets", *levels))
     if outside := difference.outside():
         numbers.append(("outside the object", f"{outside[0]:,}", f"{outside[1]:,}"))
     changed = [p for p in difference.pairs if p.is_relabelled or p.overlap is None or p.overlap < 1]

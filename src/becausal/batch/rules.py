@@ -26,6 +26,8 @@ from becausal.render.numbers import format_limit, format_share
 MOST_BYTES = 1 << 20  # of a rules file
 FILES = {"boxes", "masks", "mask"}  # fields of rules: files or folders, relative to that of the rules file
 MAX_SHARE = 0.05  # default limit: share of the images that may break a rule
+EMPTY = "an empty explanation"
+_UNKNOWN = {"label_without_box": "no box of the label", "size_mismatch": "boxes for an image of another size"}
 
 
 @dataclass(frozen=True)
@@ -41,22 +43,24 @@ class Evidence:
     def is_explained(self) -> bool:
         return bool(self.row["state"] == "done")
 
-    @property
-    def explained_before(self) -> IndexRow | None:
-        """The row in the baseline, if the image is explained in both runs."""
-        earlier = self.earlier if self.is_explained else None
-        return earlier if earlier is not None and earlier["state"] == "done" else None
-
     @cached_property
     def pixels(self) -> tuple[Visible, Frame]:
         """The explanation, (*grid,) bool, and the frame of its view. Raises OutputError if they cannot be read."""
         return self.run.load_visible(self.row["id"])
 
-    def share_in(self, place: Place) -> float | None:
-        """The share of the explanation in a part of the image; None where that is unknown, or the explanation is empty."""
+    @property
+    def partner(self) -> IndexRow | str:
+        """The row of an explained image in the baseline, where it was explained too; else why there is none."""
+        if self.earlier is None:
+            return "not in the baseline"
+        return self.earlier if self.earlier["state"] == "done" else "not explained in the baseline"
+
+    def share_in(self, place: Place, lacks: str) -> float | str:
+        """The share of the explanation in a part of the image; why there is none, `lacks` if there is no such part."""
         visible, frame = self.pixels
         area = place.outline(self.run, self.row, frame)
-        return None if area is None else share_in(visible, area)
+        share = None if area is None else share_in(visible, area)
+        return (lacks if area is None else EMPTY) if share is None else share
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,10 @@ class Judgement:
     is_breach: bool
     badness: float
     detail: str
+
+
+#: What a rule says of an image: a judgement; or why it cannot be judged, in a few words; None where it is not explained.
+Found = Judgement | str | None
 
 
 class Rule(Protocol):
@@ -89,8 +97,8 @@ class Rule(Protocol):
     def place(self) -> Place | None:
         """The part of an image it is about, outlined on the page. Raises InputError for files that cannot be read."""
 
-    def judge(self, image: Evidence) -> Judgement | None:
-        """What it finds in an image; None where it cannot be judged."""
+    def judge(self, image: Evidence) -> Found:
+        """What it finds in an image."""
 
     def missing(self, run: Path) -> str:
         """Why no image of a run could be judged."""
@@ -134,13 +142,14 @@ class OutsideRule:
         where = "boxes" if self.masks is None else "mask"
         return f"less than {format_limit(self.below)} of the explanation is inside the object's {where}"
 
-    def judge(self, image: Evidence) -> Judgement | None:
+    def judge(self, image: Evidence) -> Found:
         if not image.is_explained:
             return None
-        # The share in the boxes that the run was given is in its index, where no pixels have to be read for it.
-        is_known = self.boxes is None and self.masks is None
-        share = image.row["inside"] if is_known else image.share_in(self.place)
-        return None if share is None else _at_least(self.below, share, f"{format_share(share)} inside")
+        if self.boxes is not None or self.masks is not None:
+            share = image.share_in(self.place, "no box of the label" if self.masks is None else "no mask")
+        else:  # it is in the index, where no pixels have to be read for it
+            share = _UNKNOWN.get(image.row["note_code"], "no boxes") if image.row["inside"] is None else image.row["inside"]
+        return share if isinstance(share, str) else _at_least(self.below, share, f"{format_share(share)} inside")
 
     def missing(self, run: Path) -> str:
         if self.boxes is not None:
@@ -181,9 +190,11 @@ class ForbiddenRule:
         amount = f"more than {format_limit(self.at_most)}" if self.at_most else "a part"
         return f"{amount} of the explanation is in the forbidden region"
 
-    def judge(self, image: Evidence) -> Judgement | None:
-        share = image.share_in(self.place) if image.is_explained else None
-        return None if share is None else _at_most(self.at_most, share, f"{format_share(share)} in the region")
+    def judge(self, image: Evidence) -> Found:
+        if not image.is_explained:
+            return None
+        share = image.share_in(self.place, "the region does not fit")
+        return share if isinstance(share, str) else _at_most(self.at_most, share, f"{format_share(share)} in the region")
 
     @cached_property
     def place(self) -> Place:
@@ -208,7 +219,7 @@ class SizeRule:
     def breach(self) -> str:
         return f"the explanation is larger than {format_limit(self.at_most)} of the view"
 
-    def judge(self, image: Evidence) -> Judgement | None:
+    def judge(self, image: Evidence) -> Found:
         size = image.row["size"] if image.is_explained else None
         return None if size is None else _at_most(self.at_most, size, f"{format_share(size)} of the view")
 
@@ -226,9 +237,11 @@ class NecessaryRule:
         """How many may not be necessary; rounded, since 1 - 0.9 is a little less than 0.1."""
         return round(1 - self.min_share, 12)
 
-    def judge(self, image: Evidence) -> Judgement | None:
+    def judge(self, image: Evidence) -> Found:
         is_necessary = image.row["necessary"]
-        return None if is_necessary is None else _at_least(1.0, float(is_necessary), "not necessary")
+        if not image.is_explained or is_necessary is None:
+            return "not checked for necessity" if image.is_explained else None
+        return _at_least(1.0, float(is_necessary), "not necessary")
 
     def missing(self, run: Path) -> str:
         return f"no explanation of {run} was checked for necessity"
@@ -251,12 +264,15 @@ class BackgroundsRule:
         limit = format_limit(self.at_least)
         return f"{self.set or 'the explanation'} keeps its label on less than {limit} of random backgrounds"
 
-    def judge(self, image: Evidence) -> Judgement | None:
+    def judge(self, image: Evidence) -> Found:
         if not image.is_explained:
             return None
         is_whole = self.set in (None, image.row["level"])  # or the set inside the explanation
         share = image.row["backgrounds" if is_whole else "core_backgrounds"] if is_whole or self.set == "core" else None
-        return None if share is None else _at_least(self.at_least, share, f"{format_share(share)} of random backgrounds")
+        if share is None:
+            has_set = is_whole or (self.set == "core" and image.row["core_size"] is not None)
+            return "not evaluated on random backgrounds" if has_set else f"no set {self.set} was found"
+        return _at_least(self.at_least, share, f"{format_share(share)} of random backgrounds")
 
     def missing(self, run: Path) -> str:
         what = "explanation" if self.set is None else f"set {self.set}"
@@ -271,9 +287,11 @@ class LabelsRule:
     needs_baseline, missing, place = True, _nothing_matched, None
     breach = "the label is not the one of the baseline"
 
-    def judge(self, image: Evidence) -> Judgement | None:
-        if (earlier := image.explained_before) is None:
+    def judge(self, image: Evidence) -> Found:
+        if not image.is_explained:
             return None
+        if isinstance(earlier := image.partner, str):
+            return earlier
         before, now = earlier["label"], image.row["label"]
         return _at_least(1.0, float(before == now), f"{before} → {now}")
 
@@ -290,12 +308,15 @@ class OverlapRule:
     def breach(self) -> str:
         return f"the explanation overlaps that of the baseline by less than {format_limit(self.below)}"
 
-    def judge(self, image: Evidence) -> Judgement | None:
-        earlier = image.explained_before
-        if earlier is None or image.baseline is None:
+    def judge(self, image: Evidence) -> Found:
+        if not image.is_explained or image.baseline is None:
             return None
+        if isinstance(earlier := image.partner, str):
+            return earlier
         overlap = overlap_between(image.pixels, image.baseline.load_visible(earlier["id"]))
-        return None if overlap is None else _at_least(self.below, overlap, f"overlap {format_share(overlap)}")
+        if overlap is None:
+            return "an image of another size than in the baseline, or empty explanations"
+        return _at_least(self.below, overlap, f"overlap {format_share(overlap)}")
 
 
 @dataclass(frozen=True, kw_only=True)

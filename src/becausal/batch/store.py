@@ -28,6 +28,7 @@ from becausal.batch.index import (
     BOX_FOLDER,
     FURTHER_TABLES,
     INDEX,
+    FailureReason,
     Index,
     as_output_error,
     check_links,
@@ -265,7 +266,7 @@ class BatchStore:
         query = "SELECT count(*) FROM images WHERE state = 'done'"
         return None if self._index.per_image == 1 else int(self._index.fetch(query)[0][0])
 
-    def reasons(self, limit: int | None = None) -> list[tuple[str, int]]:
+    def reasons(self, limit: int | None = None) -> list[FailureReason]:
         """Why images failed, with counts, the most frequent first."""
         query = "SELECT error, image FROM images WHERE state = 'failed' AND id < ?"
         return count_reasons(self._index.fetch(query, self._index.end(limit)))

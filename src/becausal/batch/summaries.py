@@ -1,6 +1,7 @@
 """Runs in numbers: of one run for its page, and what differs between two, e.g. of two models."""
 
 import sqlite3
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -13,9 +14,11 @@ import numpy as np
 from becausal.batch.index import IndexRow, corners_of, count_reasons
 from becausal.batch.reading import BatchRun
 from becausal.core.boxes import overlaps
+from becausal.core.checks import ENOUGH
 from becausal.core.contracts import Visible
-from becausal.core.errors import InputError, OutputError
+from becausal.core.errors import InputError, OptionError, OutputError
 from becausal.core.frames import Frame
+from becausal.core.request import Request
 from becausal.core.targets import OVERLAP
 from becausal.render.wording import FRAGILE
 
@@ -59,8 +62,12 @@ class Overview:
         counts = run.count()
         limit = None if run.limit is None or run.count(run.limit)["waiting"] else run.limit
         done = list(run.rows("state = 'done'"))
-        by_size = sorted(done, key=lambda row: (row["size"], row["id"]))
-        few = min(EXTREMES, len(done) // 2)
+        # What is said of sizes is about sets of one kind: where any is certified, about these.
+        certified = [row for row in done if row["level"] == ENOUGH]
+        self.has_enough, self.sized = bool(certified), certified or done
+        self.lacking = [row for row in done if row["level"] not in (ENOUGH, None)] if _asks_for_enough(run) else []
+        by_size = sorted(self.sized, key=lambda row: (row["size"], row["id"]))
+        few, half = min(EXTREMES, len(done) // 2), min(EXTREMES, len(by_size) // 2)
         judged = [row for row in done if row["inside"] is not None]
         missed = sorted((row for row in judged if row["inside"] < below), key=lambda row: (row["inside"], -row["size"]))
         self.name, self.settings, self.started, self.notes = run.folder.name, run.options, run.started, run.notes
@@ -75,9 +82,14 @@ class Overview:
         self.calls = sum(row["calls"] for row in done)
         self.cut_short = sum(row["stopped_by"] != "finished" for row in done)
         self.histograms = {name: histogram(row[name] for row in done) for name in MEASURES}
+        self.histograms["size"] = histogram(row["size"] for row in self.sized)
+        alone = self.lacking if self.has_enough else []  # their core is the explanation itself
+        for name, own in (("core_size", "size"), ("core_backgrounds", "backgrounds")):
+            self.histograms[name] = histogram([row[name] for row in done] + [row[own] for row in alone])
+        self.lacking_middle = histogram(row["size"] for row in self.lacking).middle
         self.classes = _summarise_labels(done, below)
         self.reasons = count_reasons((row["error"], row["image"]) for row in run.rows("state = 'failed'"))
-        self.largest, self.smallest = by_size[::-1][:few], by_size[:few]
+        self.largest, self.smallest = by_size[::-1][:half], by_size[:half]
         scored = [row for row in done if row["confidence"] is not None]
         self.least_sure = sorted(scored, key=lambda row: (row["confidence"], row["id"]))[:few]
         held = [row for row in done if row["backgrounds"] is not None]
@@ -123,11 +135,26 @@ def _summarise_labels(rows: Sequence[IndexRow], below: float) -> list[dict[str, 
         confidence = [row["confidence"] for row in group if row["confidence"] is not None]
         classes.append(
             {"label": label, "number": len(group)}
-            | {name: median(row[name] for row in group) for name in ("size", "calls")}
+            | {"calls": median(row["calls"] for row in group), **_typical_size(group)}
             | {"confidence": median(confidence) if confidence else None, "inside": _mean(inside)}
             | {"outside": sum(share < below for share in inside)}
         )
     return sorted(classes, key=lambda each: (-each["number"], each["label"]))
+
+
+def _asks_for_enough(run: BatchRun) -> bool:
+    """Whether sets that hold on random backgrounds were asked for."""
+    try:
+        return Request.from_record(run.settings["request"]).share_held is not None
+    except OptionError:  # of another version
+        return False
+
+
+def _typical_size(group: Sequence[IndexRow]) -> dict[str, Any]:
+    """The median size of the explanations that are `enough`, or else of all; level: which set it is of, if of one."""
+    own = [row for row in group if row["level"] == ENOUGH] or group
+    levels = {row["level"] for row in own}
+    return {"size": median(row["size"] for row in own), "level": levels.pop() if len(levels) == 1 else None}
 
 
 def take_evenly(rows: Sequence[IndexRow], count: int) -> list[IndexRow]:
@@ -154,6 +181,12 @@ class ImagePair:
     def is_relabelled(self) -> bool:
         return bool(self.left["label"] != self.right["label"])
 
+    @property
+    def sets(self) -> str:
+        """Which sets their sizes are of, where these differ: `core, then enough`; else empty."""
+        left, right = self.left["level"], self.right["level"]
+        return "" if left == right else f"{left or 'unknown'}, then {right or 'unknown'}"
+
 
 @dataclass(frozen=True)
 class RunDifference:
@@ -170,6 +203,22 @@ class RunDifference:
     @property
     def relabelled(self) -> int:
         return sum(pair.is_relabelled for pair in self.pairs)
+
+    def levels(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Which sets the explanations are, in each run, with their numbers: {"enough": 10, "core": 2}."""
+        left, right = (Counter(row["level"] or "" for row in side) for side in self._sides())
+        return dict(left.most_common()), dict(right.most_common())
+
+    def describe_levels(self) -> tuple[str, str] | None:
+        """The same in words; None where all explanations are sets of one kind."""
+        left, right = self.levels()
+        if len({*left, *right}) < 2:
+            return None
+        texts = (", ".join(f"{count:,} {name or 'unknown'}" for name, count in side.items()) for side in (left, right))
+        return next(texts), next(texts)
+
+    def _sides(self) -> tuple[list[IndexRow], list[IndexRow]]:
+        return [pair.left for pair in self.pairs], [pair.right for pair in self.pairs]
 
     def medians(self, column: str) -> tuple[float | None, float | None]:
         """The median of a column in each run, over the shared images."""
@@ -193,6 +242,7 @@ class RunDifference:
             "failed": list(self.failed),
             "relabelled": self.relabelled,
             "overlap": self.overlaps.middle,
+            "levels": list(self.levels()),
             "medians": {name: list(self.medians(name)) for name in ("size", "confidence", "calls", "inside")},
             "outside": self.outside(),
             "pictures": [
@@ -201,6 +251,7 @@ class RunDifference:
                     "ids": [pair.left["id"], pair.right["id"]],
                     **({"boxes": boxes} if any(boxes := [corners_of(pair.left), corners_of(pair.right)]) else {}),
                     "labels": [pair.left["label"], pair.right["label"]],
+                    "levels": [pair.left["level"], pair.right["level"]],
                     "sizes": [pair.left["size"], pair.right["size"]],
                     "overlap": pair.overlap,
                 }

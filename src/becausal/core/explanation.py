@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -175,12 +175,6 @@ class ExplanationRecord(CheckedSet):
         grid = self.visible.shape
         if len(position) != len(grid) or not all(0 <= p < side for p, side in zip(position, grid, strict=True)):
             raise OptionError(f"a position in the view needs {len(grid)} numbers within {grid}, not {position}")
-        if (noun := self.target.noun) != "label":
-            subject, kept, still = noun, f"the {noun} is found", f"the {noun} is still found"
-        elif self.target.top == 1 and self.target.against is None:
-            subject, kept, still = "label", f"the label is {self.label}", f"the label is still {self.label}"
-        else:
-            subject, kept, still = "label", "the target holds", "the target still holds"
         if not self.visible[position]:
             number = next((i for i, other in enumerate(self.others, start=2) if other.visible[position]), None)
             where = "not part of the explanation" if number is None else f"part of explanation {number}, not of the first"
@@ -189,7 +183,8 @@ class ExplanationRecord(CheckedSet):
                 text = f"it speaks against {self.label}: with it and the rest of that set masked, the confidence is "
                 text += f"{against.confidence:.2f} and not {self.confidence:.2f}"
                 return Why(False, self.mutant(~against.visible), None, against.visible, text)
-            return Why(False, self.mutant(self.visible), None, None, f"{where}: masked with all the rest, and {still}")
+            text = f"{where}: masked with all the rest, and {_tell_kept(self, ' still')}"
+            return Why(False, self.mutant(self.visible), None, None, text)
         level = next(level for level in self.levels if level.visible[position])
         shown, grain = self.mutant(level.visible), level.checks.minimal_grain
         if grain is None:
@@ -197,14 +192,7 @@ class ExplanationRecord(CheckedSet):
             return Why(True, shown, None, None, text)
         number_of = cells(grid, grain)
         cell = level.visible & (number_of == number_of[position])
-        text = f"with this cell of {grain} px {kept}; without it, all else equal, it is lost"
-        if level.certificate is not None:
-            text = f"with this cell of {grain} px {kept} on all recorded backgrounds; without it, not on all of them"
-        elif self.origin.request.contrast:
-            text = f"without this cell of {grain} px the set is no longer sufficient and necessary at once"
-        elif level.share > 0:
-            kept = f"the {subject} keeps {level.share:.0%} of its {'score' if self.target.box else 'confidence'}"
-            text = f"with this cell of {grain} px {kept}; without it, all else equal, it does not"
+        text = tell_cell(self, level) + tell_rise(self, position)
         return Why(True, shown, self.mutant(level.visible & ~cell), cell, text)
 
     def on_original(self, values: Visible | Saliency) -> Any:
@@ -253,6 +241,52 @@ class ExplanationRecord(CheckedSet):
             "frame": self.frame.record(),
             "view": {"shape": list(self.view.shape), "dtype": str(self.view.dtype)},
         }
+
+
+def tell_cell(found: ExplanationRecord, level: Level, lost: Literal["background", "fill", "share"] | None = None) -> str:
+    """Why a cell of a minimal level is needed. lost: what is lost without it, of a level on random backgrounds, if known."""
+    request, target = found.origin.request, found.target
+    cell = f"this cell of {level.checks.minimal_grain} px"
+    if level.certificate is not None:
+        rest = f"with everything else {request.describe_masked()}"
+        is_label = target.top == 1 and target.against is None
+        noun = "target" if target.noun == "label" and not is_label else target.noun
+        share = f"less than {100 * level.share:g} % of the {_name_score(found)} is left" if level.share > 0 else ""
+        cases = {
+            "background": "not on this one",
+            "fill": f"the {noun} is lost {rest}",
+            "share": f"{share} {rest}",
+            None: f"the {noun} is lost on one of them, or {rest}" + (f", or {share} there" if share else ""),
+        }
+        return f"with {cell} {_tell_kept(found)} on all recorded backgrounds; without it, {cases[lost]}"
+    if request.contrast:
+        return f"without {cell} the set is no longer sufficient and necessary at once"
+    if level.share > 0:
+        kept = f"the {target.noun} keeps {100 * level.share:g} % of its {_name_score(found)}"
+        return f"with {cell} {kept}; without it, all else equal, it does not"
+    return f"with {cell} {_tell_kept(found)}; without it, all else equal, it is lost"
+
+
+def tell_rise(found: ExplanationRecord, position: tuple[int, ...]) -> str:
+    """That a pixel of the explanation is one of those against it too, to be added to a text; empty where it is not."""
+    if found.against is None or not found.against.visible[position]:
+        return ""
+    return f"; yet masking it, among others, in the whole image raises the confidence to {found.against.confidence:.2f}"
+
+
+def _name_score(found: ExplanationRecord) -> str:
+    if found.target.box is not None or found.target.segment is not None:
+        return "score" if found.target.segment is None else "IoU"
+    return "similarity" if {"like", "text"} & set(found.origin.loading) else "confidence"
+
+
+def _tell_kept(found: ExplanationRecord, still: str = "") -> str:
+    """That the target holds, in words. still: a word after the verb."""
+    if found.target.noun != "label":
+        return f"the {found.target.noun} is{still} found"
+    if found.target.top == 1 and found.target.against is None:
+        return f"the label is{still} {found.label}"
+    return f"the target{still} holds"
 
 
 @dataclass(frozen=True, eq=False)

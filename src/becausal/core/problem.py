@@ -18,7 +18,7 @@ class Problem:
         backgrounds: One image for each fill, each (*grid, channels); the target must hold under all of them.
         target: What must stay true of the model's answer.
         has_scores: Whether `Answers.confidence` means anything; False for models that return labels only.
-        model: The classifier itself. Only methods that need gradients may touch it.
+        model: The classifier itself. Only methods that need gradients may use more of it than its `info`.
         budget: How many questions a method may ask, None for any number.
         floor: Confidence that a set has to keep in the fills beyond the target; 0 asks for nothing.
         holds: The share of random backgrounds on which the explanation has to keep the label; None for one fill only.

@@ -225,6 +225,8 @@ class Request:
                 raise OptionError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if self.smallest and self.confidence is not None:
             raise OptionError("smallest keeps the label alone, so confidence cannot be used with it")
+        if self.smallest and self.contrast:
+            raise OptionError("contrast keeps the label at any confidence too, so smallest changes nothing: leave it out")
         if not isinstance(self.method, str) and not callable(getattr(self.method, "search", None)):
             raise OptionError(f"method must be a method's name or an explainer, not {self.method!r}")
         if self.options is not None and not isinstance(self.options, Mapping):
@@ -247,6 +249,12 @@ class Request:
     def chooses_fill(self) -> bool:
         """Whether no fill was named, so that another one may be taken where the usual one does not work."""
         return self.fills == (AUTO,)
+
+    def describe_masked(self) -> str:
+        """What masked pixels become: in the plain fill; replaced by blur and by noise."""
+        if len(self.fills) == 1 and not self.fills[0].startswith(("blur", "noise", "inpaint", "image:")):
+            return "in the plain fill"
+        return f"replaced by {' and by '.join(self.fills)}"
 
     def limited(self, info: ModelInfo) -> Self:
         """The same with a limit on the calls of a model whose calls cost money or seconds, where none was given."""

@@ -263,7 +263,7 @@ def _reading(name: str) -> Iterator[None]:
             raise ImageError(f"{name} {_TOO_BIG}") from None
         except UnidentifiedImageError:
             raise ImageError(
-                f"{name} is no image that Pillow knows: give a JPEG, PNG, WebP, GIF, BMP, TIFF or .npy file"
+                f"{name} is no image in a known format: give a JPEG, PNG, WebP, GIF, BMP, TIFF or .npy file"
             ) from None
         except MemoryError:
             raise ImageError(f"{name} is too large for the memory: make it smaller first") from None

@@ -22,6 +22,7 @@ _METADATA_KEYS = ("names", "labels", "classes", "class_names", "id2label", "cate
 _MAX_METADATA = 4_000_000  # characters
 _MAX_FILE = 64 * 2**20  # bytes
 FEW = 20  # names that fit into one line of a message
+LEAST_ID = 2**23  # of names that have a model's answers, and no list (`core.contracts.name_id`)
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,8 @@ def find_label(wanted: str | int, labels: Sequence[str] | Mapping[int, str] | No
         classes: Number of classes, if it is known and `labels` is None.
 
     Raises:
-        TargetError: The name is unknown (the message lists similar ones) or not unique, or there is no such id.
+        TargetError: The name is unknown or not unique, or there is no such id. The message lists similar names, but of
+            what a model has answered nothing: on a server, these are the answers to others.
     """
     is_listed = labels is None or not isinstance(labels, Mapping)
     known = dict(labels) if isinstance(labels, Mapping) else dict(enumerate(labels or ()))
@@ -125,15 +127,24 @@ def find_label(wanted: str | int, labels: Sequence[str] | Mapping[int, str] | No
         return found[0]
     if found:
         raise TargetError(f"{text!r} is the name of classes {' and '.join(str(i) for i in found)}: give the id")
+    known = {i: name for i, name in known.items() if i < LEAST_ID}
+    if not known:
+        unsaid = "no class is named {!r}: the model has given no such answer so far"
+        raise TargetError(f"{unsaid.format(text)}; leave out the target to explain the one that it gives")
+    raise TargetError(f"no class is named {text!r} among {len(known)}{_list_similar(name, known)}")
+
+
+def _list_similar(name: str, known: Mapping[int, str]) -> str:
+    """The classes with names like this one, or all where they are few, in words. known: at least one."""
+    names = {i: _normalise_name(other) for i, other in known.items()}
     # Names that contain the wanted one come first, then those that are spelled alike.
     by_name = {other: i for i, other in reversed(list(names.items()))}
     close = difflib.get_close_matches(name, list(names.values()), n=5, cutoff=0.6)
     similar = [i for i, other in names.items() if name and name in other] + [by_name[other] for other in close]
     similar = list(dict.fromkeys(similar))[:5]
     shown = similar or (list(known) if len(known) <= FEW else [])
-    listed = ", ".join(f"{known[i]} ({i})" if is_listed else known[i] for i in shown)
-    hint = f"; similar: {listed}" if similar else f": {listed}" if shown else ""
-    raise TargetError(f"no class is named {text!r} among {len(known)}{hint}")
+    listed = ", ".join(f"{known[i]} ({i})" for i in shown)
+    return f"; similar: {listed}" if similar else f": {listed}" if shown else ""
 
 
 def _normalise_name(name: str) -> str:

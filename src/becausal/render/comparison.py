@@ -10,7 +10,8 @@ import numpy as np
 from becausal.core.explanation import Comparison, ExplanationRecord, Row
 from becausal.core.metrics import HELD_OUT_COUNT, STEPS
 from becausal.render import wording
-from becausal.render.colours import BLANK, FLAG, GROUND_TRUTH, INK, SOFT, ZONES, line_of, rgb_of
+from becausal.render.colours import AGAINST, BLANK, FLAG, GROUND_TRUTH, INK, SOFT, ZONES, line_of, rgb_of
+from becausal.render.endings import name_failure
 from becausal.render.figures import draw_curve, draw_map, new_figure, png_bytes, printable
 from becausal.render.numbers import format_confidence, format_share
 from becausal.render.pages import data_uri, render_page
@@ -129,7 +130,7 @@ def describe_shortfall(row: Row) -> str:
     found = row.explanation
     if found is None:
         return ""
-    reasons = {"budget": "out of budget", "interrupt": "interrupted", "failure": wording.name_failure(found)}
+    reasons = {"budget": "out of budget", "interrupt": "interrupted", "failure": name_failure(found)}
     words = [] if found.stopped_by == "finished" else [reasons.get(found.stopped_by, found.stopped_by)]
     if row.is_coarser:
         grain = found.levels[0].checks.minimal_grain
@@ -238,9 +239,12 @@ def _draw_image(card: _Card, comparison: Comparison) -> None:
         return
     axes = card.add_axes(1)
     axes.set_axis_off()
+    found = [row.explanation for row in comparison.rows if row.explanation is not None]
     legend = "left: the map\nright: the explanation,\nenough on its own"
-    if len(comparison.first.levels) > 1:
-        legend += "\n\nwhite line: enough\nred line: the core\nstriped: against"
+    if any(len(one.levels) > 1 for one in found):
+        legend += "\n\nwhite line: enough\nred line: the core"
+    if any(one.against is not None for one in found):
+        legend += "\nstriped: against"
     axes.text(0.06, 0.5, legend, fontsize=8, color=SOFT, va="center")
 
 
@@ -272,6 +276,7 @@ def render_comparison(comparison: Comparison) -> str:
     columns = choose_columns(comparison)
     first, meanings = comparison.first, _MEANINGS
     ran = [row.explanation for row in comparison.rows if row.explanation is not None]
+    levels = max((found.levels for found in ran), key=len)
     own = ("the label", f"the {first.target.noun}")
     for words, others in (_OTHER_WORDS.get(first.target.noun, own), own):
         meanings = {column: text.replace(words, others) for column, text in meanings.items()}
@@ -290,7 +295,10 @@ def render_comparison(comparison: Comparison) -> str:
         failures=[(row.method, row.error) for row in comparison.rows if row.explanation is None],
         signal=data_uri(comparison_png(comparison)) if is_signal else "",
         cards=[] if is_signal else _paint_cards(comparison),
-        lines=[(line_of(i, len(first.levels)).colour, level.name) for i, level in enumerate(first.levels)][::-1],
+        lines=[(line_of(i, len(levels)).colour, level.name) for i, level in enumerate(levels)][::-1],
+        is_mixed=any(len(found.levels) < len(levels) for found in ran),
+        against_colour=AGAINST if any(found.against is not None for found in ran) else "",
+        has_plain_maps=any(found.zones is None for found in ran),
         zones=list(dict.fromkeys((ZONES[zone][0], name) for found in ran for zone, name, _ in wording.list_zones(found))),
         colour_stops=colour_stops(),
         percentile=CLIP_PERCENTILE,

@@ -33,3 +33,13 @@ def describe_similarity(explanation: ExplanationRecord) -> tuple[str, str]:
         return f"a similarity of at least {target.threshold or 0.0:g}", rule
     share = "half" if target.share == 0.5 else format_share(target.share)
     return f"{share} of the similarity", f"{rule}, not counting what an empty image has"
+
+
+def ends_of_similarity(explanation: ExplanationRecord) -> tuple[str, str]:
+    """How a similarity is said to be lost, and to stay."""
+    target = explanation.target
+    if target.share is None:
+        least = f"{target.threshold or 0.0:g}"
+        return f"the similarity is below {least}", f"the similarity is {least} or more"
+    share = "half" if target.share == 0.5 else format_share(target.share)
+    return f"less than {share} of the similarity is left", f"{share} of the similarity or more is left"

@@ -9,6 +9,7 @@ from becausal.core.options import as_words, list_options, option_words
 from becausal.core.request import Request
 from becausal.render import wording
 from becausal.render.colours import AGAINST, COLOURS, SHADES, ZONES, line_of, shade_of
+from becausal.render.endings import describe_stop
 from becausal.render.figures import signal_png
 from becausal.render.hints import list_hints
 from becausal.render.likeness import name_score
@@ -42,7 +43,7 @@ def render_report(explanation: ExplanationRecord) -> str:
         verdict=wording.verdict(explanation),
         answer=wording.answer(explanation),
         unit=wording.unit_name(explanation),
-        stopped=wording.describe_stop(explanation),
+        stopped=describe_stop(explanation),
         images=images,
         levels=_list_levels(explanation),
         against=wording.describe_against(explanation, "masking these {}"),

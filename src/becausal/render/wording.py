@@ -1,6 +1,6 @@
 """Every sentence about an explanation, the same on pages, in figures and on the command line.
 
-In this order: the question and the headline, the target, the sets, checks, and what ended a search.
+In this order: the question and the headline, the target, the sets, and checks. What ended a search is in `endings`.
 """
 
 import math
@@ -13,8 +13,8 @@ from becausal.core.contracts import BLIND, Zone
 from becausal.core.explanation import ExplanationRecord, NamedScore
 from becausal.core.segments import read_segment
 from becausal.core.targets import OVERLAP
-from becausal.render.likeness import describe_similarity, keeps_share, name_score, similar_to
-from becausal.render.numbers import format_confidence, format_cost, format_count, format_share
+from becausal.render.likeness import describe_similarity, ends_of_similarity, keeps_share, name_score, similar_to
+from becausal.render.numbers import format_confidence, format_count, format_share
 
 UNSURE = 0.5  # below this confidence, the other labels together are likelier than the one that is explained
 CLOSE = 0.5  # a label with this share of the explained one's confidence is close
@@ -121,16 +121,13 @@ def _tell(level: Level, explanation: ExplanationRecord, *, is_inside: bool = Fal
         spans.append(Span(f" ({noun} {alone})"))
     end = f" with everything else {describe_masked(explanation)}"
     if explanation.origin.request.contrast and level.checks.necessary:
-        end += f", and when they are masked, {' or '.join(_kept(level, explanation))} is lost"
+        end += f", and when they are masked, {_tell_loss(level, explanation)}"
     return [*spans, Span(f"{end}.")]
 
 
 def describe_masked(explanation: ExplanationRecord) -> str:
     """What masked pixels become: in the plain fill; replaced by blur and by noise."""
-    fills = explanation.origin.request.fills
-    if len(fills) == 1 and not fills[0].startswith(("blur", "noise", "inpaint", "image:")):
-        return "in the plain fill"
-    return f"replaced by {' and by '.join(fills)}"
+    return explanation.origin.request.describe_masked()
 
 
 def describe_doubt(explanation: ExplanationRecord) -> str:
@@ -214,11 +211,23 @@ def _format_floor(explanation: ExplanationRecord) -> str:
 
 @dataclass(frozen=True)
 class _TargetWords:
-    """A target in words. subject: a noun. keeps: the end of "these pixels alone". rule: as a condition."""
+    """A target in words. subject: a noun. keeps: the end of "these pixels alone". rule: as a condition.
+
+    ends: how it is said to be lost, and to stay; where there are none, as of any noun.
+    """
 
     subject: str
     keeps: tuple[Span, ...]
     rule: str
+    ends: tuple[str, str] | None = None
+
+    @property
+    def lost(self) -> str:
+        return f"{self.subject} is lost" if self.ends is None else self.ends[0]
+
+    @property
+    def stays(self) -> str:
+        return f"{self.subject} stays" if self.ends is None else self.ends[1]
 
 
 def _words_of(explanation: ExplanationRecord) -> _TargetWords:
@@ -235,7 +244,7 @@ def _words_of(explanation: ExplanationRecord) -> _TargetWords:
     floor = f", with a confidence of at least {_format_floor(explanation)}" if target.floor > 0 else ""
     if other := similar_to(explanation):
         subject, rule = describe_similarity(explanation)
-        return _TargetWords(subject, (Span(f"keep {subject} to "), Span(other, True)), rule)
+        return _TargetWords(subject, (Span(f"keep {subject} to "), Span(other, True)), rule, ends_of_similarity(explanation))
     if target.threshold is not None:
         least = f"a confidence of at least {target.threshold:.3g}"
         return _TargetWords("the label", (Span("keep "), *own, Span(f" at {least}")), f"{label} has {least}{floor}")
@@ -244,11 +253,13 @@ def _words_of(explanation: ExplanationRecord) -> _TargetWords:
     if target.against is not None:
         rival = _rival(explanation)
         keeps = Span("keep "), *own, Span(" ahead of "), Span(rival, True)
-        return _TargetWords(f"the lead of {label} over {rival}", keeps, f"{label} stays ahead of {rival}{floor}")
+        ends = f"{label} is no longer ahead of {rival}", f"{label} stays ahead of {rival}"
+        return _TargetWords(f"the lead of {label} over {rival}", keeps, ends[1] + floor, ends)
     if target.top > 1:
         place = f"among the top {target.top} labels"
         keeps = Span("keep "), *own, Span(f" {place}")
-        return _TargetWords(f"the place of {label} {place}", keeps, f"{label} stays {place}{floor}")
+        ends = f"{label} is no longer {place}", f"{label} stays {place}"
+        return _TargetWords(f"the place of {label} {place}", keeps, ends[1] + floor, ends)
     if target.place is not None:
         rule = f"{label} stays the class of the pixel {describe_place(explanation)}{floor}"
         return _TargetWords("the class", (Span("keep this class"),), rule)
@@ -260,13 +271,32 @@ def describe_target(explanation: ExplanationRecord) -> str:
     return _words_of(explanation).rule
 
 
-def _kept(level: Level, explanation: ExplanationRecord) -> list[str]:
+def _share_of(level: Level, explanation: ExplanationRecord) -> str:
+    """What a set keeps besides the label: 90 % of its confidence; empty where only the label counts."""
+    if explanation.target.floor <= 0 or level.share <= 0:
+        return ""
+    return f"{format_share(level.share)} of {name_score(explanation, possessive=True)}"
+
+
+def _tell_kept(level: Level, explanation: ExplanationRecord) -> str:
     """What a set keeps: the label, and where it matters, 90 % of its confidence."""
-    subject = _words_of(explanation).subject
-    if explanation.target.floor <= 0 or level.share <= 0 or level.certificate is not None:
-        return [subject]
-    own = f"{format_share(level.share)} of {name_score(explanation, possessive=True)}"
-    return [own] if keeps_share(explanation) else [subject, own]
+    subject, share = _words_of(explanation).subject, _share_of(level, explanation)
+    return share if share and keeps_share(explanation) else f"{subject} and {share}" if share else subject
+
+
+def _tell_loss(level: Level, explanation: ExplanationRecord) -> str:
+    """What happens where the target is lost: the label is lost, or less than 90 % of its confidence is left."""
+    words, share = _words_of(explanation), _share_of(level, explanation)
+    lost = "" if share and keeps_share(explanation) else words.lost
+    return ", or ".join(filter(None, [lost, f"less than {share} is left" if share else ""]))
+
+
+def _tell_rest(level: Level, explanation: ExplanationRecord) -> str:
+    """What is left where the target is not lost: the label stays, with 90 % of its confidence or more."""
+    words, share = _words_of(explanation), _share_of(level, explanation)
+    if share and keeps_share(explanation):
+        return f"{share} or more is left"
+    return words.stays + (f", with {share} or more" if share else "")
 
 
 def describe_place(explanation: ExplanationRecord) -> str:
@@ -354,7 +384,7 @@ def list_zones(explanation: ExplanationRecord) -> list[tuple[Zone, str, str]]:
         Zone.CORE: ("core", f"keeps most of the {noun} alone"),
         Zone.ENOUGH: ("rest of enough", f"with it, {lost}"),
         Zone.BACKUP: ("backup", "takes over where the core is masked"),
-        Zone.CONTEXT: ("context", "adds little"),
+        Zone.CONTEXT: ("context", "each part of it adds little"),
         Zone.AGAINST: ("lowers it", f"the {noun} is higher without it"),
     }
     present = {int(zone) for zone in np.unique(explanation.zones)}
@@ -380,17 +410,17 @@ def _count_kept(level: Level, explanation: ExplanationRecord) -> str:
 def describe_checks(explanation: ExplanationRecord, level: Level | None = None) -> list[Check]:
     """Every check of a set; of the one that is shown, the last one, by default."""
     level = explanation.level if level is None else level
-    unit, parts = unit_name(level), _kept(level, explanation)
-    checks, kept, lost, rest = level.checks, " and ".join(parts), " or ".join(parts), describe_masked(explanation)
-    sufficient = f"these {unit}s {'keep' if checks.sufficient else 'do not keep'} {kept} with everything else {rest}"
-    masked = f"when these {unit}s are masked"
+    checks, unit, kept = level.checks, unit_name(level), _tell_kept(level, explanation)
+    keep = "keep" if checks.sufficient else "do not keep"
+    sufficient = f"these {unit}s {keep} {kept} with everything else {describe_masked(explanation)}"
+    masked, lost = f"when these {unit}s are masked", _tell_loss(level, explanation)
     if checks.necessary is None:
-        necessary = Check("necessary", None, "not checked", f"whether {lost} is lost {masked}")
+        necessary = Check("necessary", None, "not checked", f"whether {lost} {masked}")
     elif checks.necessary:
-        necessary = Check("necessary", True, "yes", f"{masked}, {lost} is lost")
+        necessary = Check("necessary", True, "yes", f"{masked}, {lost}")
     else:  # not a defect, and not marked as one: a label may have several causes
-        stays = f"{kept} {'stay' if len(parts) > 1 else 'stays'}"
-        necessary = Check("necessary", None, "no", f"{masked}, {stays}: other regions are enough too")
+        rest = _tell_rest(level, explanation)
+        necessary = Check("necessary", None, "no", f"{masked}, {rest}: other regions are enough too")
     return [
         Check("sufficient", checks.sufficient, "yes" if checks.sufficient else "no", sufficient),
         *_describe_transfer(level, _words_of(explanation).subject),
@@ -429,12 +459,15 @@ def _describe_minimality(level: Level, explanation: ExplanationRecord) -> Check:
         return Check("minimal", None, "not shown", f"{reason}some of it may not be needed")
     side = " × ".join([str(grain)] * level.visible.ndim)
     cell = f"single {unit}" if grain == 1 else f"cell of {side} {unit}s"
-    loss = " or ".join(_kept(level, explanation)) + (", or the necessity," if explanation.origin.request.contrast else "")
-    where = f" on at least one of {format_count(len(level.panel), 'recorded background')}" if level.panel else ""
-    meaning = f"every {cell} in it is needed: without it, {loss} is lost{where}"
-    if level.panel and level.share > 0:
-        own = f"{format_share(level.share)} of {name_score(explanation, possessive=True)}"
-        meaning += f", or {own} with everything else {describe_masked(explanation)}"
+    loss = _tell_loss(level, explanation)
+    if level.panel:
+        words, share = _words_of(explanation), _share_of(level, explanation)
+        panel = f"on at least one of {format_count(len(level.panel), 'recorded background')}"
+        loss = f"{words.lost} {panel}, or with everything else {describe_masked(explanation)}"
+        loss += f", or less than {share} is left there" if share else ""
+    elif explanation.origin.request.contrast:
+        loss += ", or the set is no longer necessary"
+    meaning = f"every {cell} in it is needed: without it, {loss}"
     meaning += f" ({format_count(checks.cells, 'removal')} tested)" if checks.cells else ""
     if asked is not None and grain > asked and level.certificate is None:  # larger cells than asked for
         if ended:
@@ -447,47 +480,3 @@ def _describe_minimality(level: Level, explanation: ExplanationRecord) -> Check:
 def _format_grain(grain: int, found: CheckedSet) -> str:
     unit = unit_name(found)
     return f"{grain} px" if unit == "pixel" else format_count(grain, unit)
-
-
-def describe_stop(explanation: ExplanationRecord) -> str:
-    """A warning for a search that ended early; empty for one that finished."""
-    limit, calls = explanation.origin.request.max_calls, explanation.calls
-    match explanation.stopped_by:
-        case "budget":
-            allowed = "on" if limit is None else f"of {limit:,}"
-            what = f"The limit {allowed} model calls was reached before the search finished."
-            if limit is not None and calls < limit:
-                what = (
-                    f"The limit of {limit:,} model calls ended the search after {calls:,}: the rest was reserved for "
-                    "extracting and checking the explanation, which took fewer calls, or was too small for the next step."
-                )
-        case "interrupt":
-            what = "The search was interrupted."
-        case "failure":
-            failed = name_failure(explanation)
-            what = f"{failed[0].upper()}{failed[1:]} before the search finished."
-        case _:
-            return ""
-    return f"{what} This is the best explanation found so far; a smaller one may exist."
-
-
-def name_failure(explanation: ExplanationRecord) -> str:
-    """What ended a search that failed, in a few words. The last note has the reason."""
-    reason = explanation.notes[-1] if explanation.notes else ""
-    if reason.startswith("the background function "):
-        return "the background function failed"
-    return "a background could not be read" if reason.startswith("the background ") else "the model failed"
-
-
-def describe_price(explanation: ExplanationRecord) -> str:
-    """The price of the calls, and the budget, for an endpoint with a price per image; else empty.
-
-    The amount spent may be lower, since cached answers are free.
-    """
-    pairs = [option.partition("=") for option in explanation.origin.loading.get("endpoint", ())]
-    prices = [float(value) for name, _, value in pairs if name == "price"]
-    if not prices:
-        return ""
-    limit = explanation.origin.request.max_calls
-    budget = f" (budget {format_cost(limit * prices[-1])})" if limit is not None else ""
-    return f"priced at {format_cost(explanation.calls * prices[-1])}{budget}"

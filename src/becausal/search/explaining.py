@@ -36,8 +36,8 @@ BATCH_SIZES = (2, 16, 32)  # rows of the batches that are compared with a batch 
 class Plan:
     """What one image's explanation is made with.
 
-    confidence: of the whole view, in the very first call. info: of the model. batch_size: the most rows that it evaluates
-    at once. interrupt: tells whoever runs the search of a Ctrl-C inside it.
+    confidence: of the whole view, in the very first call. holds: whether the target held there. info: of the model.
+    batch_size: the most rows that it evaluates at once. interrupt: tells whoever runs the search of a Ctrl-C inside it.
     """
 
     problem: Problem
@@ -45,6 +45,7 @@ class Plan:
     request: Request
     run: BudgetedRun
     confidence: float
+    holds: bool
     info: ModelInfo
     batch_size: int
     interrupt: Callable[[], None]
@@ -61,9 +62,10 @@ class Change(NamedTuple):
 def search_explanation(plan: Plan) -> Search[SearchResult | BecausalError]:
     """The whole search, its result evaluated once more at the end; an error is returned, so that other images go on."""
     problem, request, run, budget = plan.problem, plan.request, plan.run, Budget.of(plan.request)
+    first = plan.confidence if plan.holds else None
     try:
         try:
-            result = yield from run_pipeline(problem, plan.explainer, request, run)
+            result = yield from run_pipeline(problem, plan.explainer, request, run, first)
         except KeyboardInterrupt:  # inside the method, which cannot handle it as it does a Stop
             result = yield from _best_after_interrupt(plan)
         while True:
@@ -113,7 +115,7 @@ def _only_level(plan: Plan, checks: Checks) -> Level:
 
 def tolerance_of(info: ModelInfo) -> float:
     """How far a confidence may move between two evaluations."""
-    return STABLE_HALF if info.is_half else STABLE
+    return STABLE_HALF if info.is_rough else STABLE
 
 
 def confirm(plan: Plan, result: SearchResult, count: int) -> Search[SearchResult]:

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from math import isnan
 
 import numpy as np
 from numpy.typing import NDArray
 
 from becausal.core.checks import ENOUGH, Against, Certificate, CheckedSet, Checks, Level, level_name
 from becausal.core.contracts import Answers, Finding, Held, Question, Saliency, Search, Stop, Visible
-from becausal.core.errors import FillError, OptionError, TargetError, TwinError
+from becausal.core.errors import FillError, OptionError, TargetError, TwinError, UnstableModelError
 from becausal.core.intervals import exact_interval
 from becausal.core.metrics import HELD_OUT, STEPS, Curves, Transfer, iou, prefix, prefixes, ranking
 from becausal.core.problem import Explainer, Problem, SetExplainer
@@ -29,8 +30,8 @@ from becausal.search.minimise import Minimal, minimise, present
 from becausal.search.twins import confirm_minimal
 
 DIGITS = 6  # of overlaps that are compared, so that rounding decides nothing
-ENOUGH_CALLS = 1_200  # with which a set that holds on random backgrounds is found for most images
-USUAL_CALLS = f"most images need between 150 and {ENOUGH_CALLS:,}"
+ENOUGH_CALLS = 1_800  # that the whole search of a photograph takes, at most, as a rule; measured with ImageNet's
+USUAL_CALLS = f"without a limit, most photographs take 800 to {ENOUGH_CALLS:,}"
 CHANCE, CHANCE_CALLS = 20, 400  # random backgrounds with no pixel visible, and the limit on calls from which they are asked
 NEAR = 2.0  # nats that the target misses with everything masked, below which it may hold by chance on some backgrounds
 COARSE = 64  # prefixes on the first, coarse scale of an extraction
@@ -62,15 +63,18 @@ class SearchResult:
         return self.levels[-1].checks
 
 
-def run_pipeline(problem: Problem, explainer: Explainer, request: Request, run: BudgetedRun) -> Search[SearchResult]:
+def run_pipeline(
+    problem: Problem, explainer: Explainer, request: Request, run: BudgetedRun, first: float | None = None
+) -> Search[SearchResult]:
     """Check that there is something to explain, then search, extract, minimise and verify within the budget.
 
     problem: its budget is set here. explainer: the method, configured for this request. run: keeps the best set and the
-    calls so far, for those who watch.
+    calls so far, for those who watch. first: the confidence in the model's first answer to the whole view, if the target
+    held there.
     """
     # The order is that of the calls: nothing is searched before there is something to explain, and the method stops early
     # enough for what follows. The last checks are asked in any case, so that a search cut short still ends in a checked set.
-    opening = yield from _opening(problem, problem.floor if request.confidence is not None else 0.0)
+    opening = yield from _opening(problem, problem.floor if request.confidence is not None else 0.0, first)
     run.spent = opening.spent
     budget, confidence = Budget.of(request), float(opening.confidence[0])
     chance = yield from drive(find_chance(problem, float(opening.margin[1]), request.max_calls), run=run)
@@ -141,10 +145,10 @@ def find_chance(problem: Problem, margin: float, max_calls: int | None) -> Searc
 def describe_failure(share: float, held: Held | None, run: BudgetedRun, max_calls: int | None) -> tuple[str, ...]:
     """Why there is no set that holds on random backgrounds, as a note; nothing where there is one."""
     goal = f"at least {100 * share:.4g} % of random backgrounds"
-    is_short = max_calls is not None and max_calls < ENOUGH_CALLS and run.stopped_by in (None, "budget")
-    if is_short and (held is None or held.bound < share):  # more calls might have found one
+    if is_short_of_calls(held, run, max_calls) and (held is None or held.bound < share):
         run.stopped_by = "budget"
-        return (f"the limit on calls was too low to find a set that holds on {goal}: {USUAL_CALLS}",)
+        usual = f": {USUAL_CALLS}" if max_calls is not None and max_calls < ENOUGH_CALLS else ""
+        return (f"the limit on calls was too low to find a set that holds on {goal}{usual}",)
     if held is None or not held.asked:
         return (f"the search ended before a set was found that holds on {goal}",)
     if held.visible.all():
@@ -156,12 +160,20 @@ def describe_failure(share: float, held: Held | None, run: BudgetedRun, max_call
     return (f"no set was shown to hold on {goal}: {last}; another seed, or a lower share, may find one",)
 
 
+def is_short_of_calls(held: Held | None, run: BudgetedRun, max_calls: int | None) -> bool:
+    """Whether calls ran out, or were so few that the search ended before it had proved a set minimal."""
+    if max_calls is None or run.stopped_by is not None:
+        return max_calls is not None and run.stopped_by == "budget"
+    return max_calls < ENOUGH_CALLS and (held is None or held.grain is None)
+
+
 def describe_steps(held: Held | None, run: BudgetedRun, max_calls: int | None) -> tuple[str, ...]:
     """That calls were few for the set that holds on random backgrounds, as a note; nothing where they were not."""
     if held is None or held.grain is not None or max_calls is None:
         return ()
     run.stopped_by = run.stopped_by or "budget"
-    return (f"with few calls `enough` is searched for in large steps: with more, up to {ENOUGH_CALLS:,}, it is smaller",)
+    more = f"more calls, up to {ENOUGH_CALLS:,}," if max_calls < ENOUGH_CALLS else "more calls"
+    return (f"with few calls `enough` is searched for in large steps: {more} make it smaller as a rule",)
 
 
 def _enough_level(problem: Problem, held: Held, core: Level) -> Search[Level]:
@@ -245,10 +257,11 @@ def _extract(
     return (yield from drive(shaving, run=run, limit=limit, contrast=request.contrast, floor=floor))
 
 
-def _opening(problem: Problem, floor: float) -> Search[Answers]:
+def _opening(problem: Problem, floor: float, first: float | None) -> Search[Answers]:
     """Evaluate the whole view and the fully masked image; refuse where there is nothing to explain.
 
-    floor: what the fully masked image may keep of the confidence, where a share of it was asked for.
+    floor: what the fully masked image may keep of the confidence, where a share of it was asked for. first: as in
+    `run_pipeline`.
     """
     grid = problem.grid
     try:
@@ -264,15 +277,24 @@ def _opening(problem: Problem, floor: float) -> Search[Answers]:
             "max_calls is too small: not even the whole view and the fully masked image can be evaluated"
         ) from None
     if not answers.holds[0]:
+        found = float(answers.confidence[0])
+        if first is not None:
+            said = "" if isnan(found) else f" (confidence {first:.3f}, then {found:.3f})"
+            raise UnstableModelError(f"the model gave two different answers to the same image{said}: {guess_cause(problem)}")
         said = "the target does not hold on the whole view, so there is nothing to explain"
-        if problem.has_scores:
-            raise TargetError(f"{said}: its confidence there is {answers.confidence[0]:.3f}")
-        raise TargetError(f"{said}: the model gives another answer there, or one that changes")
+        raise TargetError(said if isnan(found) else f"{said}: its confidence there is {found:.3f}")
     if with_floor(answers, floor).holds[1]:
         raise FillError(
             "the fully masked image already has this label, so there is nothing to explain under this fill: use another fill"
         )
     return answers
+
+
+def guess_cause(problem: Problem) -> str:
+    """Why a model may give two answers to the whole view, and what to do, in words."""
+    if problem.model is not None and problem.model.info.is_costly:
+        return "ask for a shorter answer, or give choices with --labels"
+    return "is dropout still on, or is there randomness in it? If not, use --batch-size 1"
 
 
 def _ask_together(sets: Sequence[Minimal], *, is_guided: bool) -> Search[None]:

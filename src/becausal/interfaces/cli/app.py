@@ -83,8 +83,8 @@ def start(
 ) -> None:
     """Explain the decisions of an image classifier.
 
-    becausal masks parts of an image, evaluates the classifier on the result, and finds a small set of pixels that alone
-    is enough for the label. Every claim is checked. Black-box: only predictions are needed.
+    becausal masks parts of an image, evaluates the classifier on the result, and finds the pixels that are enough for the
+    label. Every claim is checked. Black-box: only predictions are needed.
 
     Start with: `becausal demo`
     """

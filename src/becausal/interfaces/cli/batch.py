@@ -21,6 +21,7 @@ from becausal.interfaces.cli.progress import InterruptHandler, ProgressBar
 from becausal.models.loading import Loading
 
 if TYPE_CHECKING:
+    from becausal.batch.index import FailureReason
     from becausal.batch.settings import BatchJob
     from becausal.batch.store import BatchStore
     from becausal.batch.work import WorkerPool
@@ -229,7 +230,7 @@ class BatchSummary:
 
     total: dict[str, int]  # numbers of images by state
     counts: dict[str, int]  # the same for the first `limit` images
-    reasons: list[tuple[str, int]]  # why images failed, with counts
+    reasons: "list[FailureReason]"  # why images failed
     notes: tuple[str, ...]  # what the model had to assume
     limit: int | None
     seconds: float
@@ -245,7 +246,7 @@ class BatchSummary:
             "limit": self.limit,
             "notes": list(self.notes),
             "seconds": round(self.seconds, 1),
-            "reasons": dict(self.reasons),
+            "reasons": {reason.text: reason.count for reason in self.reasons},
         }
 
 
@@ -263,7 +264,7 @@ def print_batch(out: Path, summary: BatchSummary) -> None:
     facts.append(("explained", f"{total['done']:,} of {sum(total.values()):,}{boxes}"))
     if counts["failed"]:
         facts.append(("failed", f"{counts['failed']:,}"))
-        facts += [("", f"{count:,} x {reason}") for reason, count in reasons[:5]]
+        facts += [("", f"{reason.count:,} x {reason}") for reason in reasons[:5]]
         if len(reasons) > 5:
             facts.append(("", f"and {len(reasons) - 5:,} other reasons, which the page of becausal report lists"))
     is_limited = total["waiting"] > 0 and not counts["waiting"]

@@ -126,6 +126,7 @@ def list_facts(explanation: "Explanation", folder: Path, *, has_hints: bool = Fa
     from rich.text import Text
 
     from becausal.render import wording
+    from becausal.render.endings import describe_price, describe_stop
     from becausal.render.hints import list_hints
     from becausal.render.likeness import name_score
     from becausal.render.numbers import format_count
@@ -151,13 +152,13 @@ def list_facts(explanation: "Explanation", folder: Path, *, has_hints: bool = Fa
     facts += list_hints(explanation) if has_hints else []
     spent = [
         format_count(explanation.calls, "call"),
-        wording.describe_price(explanation),
+        describe_price(explanation),
         f"{explanation.seconds:.1f} s",
     ]
     facts.append(("cost", ", ".join([*filter(None, spent), f"method {explanation.origin.method}"])))
     facts.append(("files", f"{folder}/  (open report.html)"))
     facts += [("note", note) for note in explanation.notes]
-    if stopped := wording.describe_stop(explanation):
+    if stopped := describe_stop(explanation):
         facts.append(("cut short", Text(stopped, style="not dim bold yellow")))
     return facts
 

@@ -23,7 +23,7 @@ from becausal.interfaces.cli.console import (
     print_table,
     write_json,
 )
-from becausal.interfaces.cli.folders import keep_folders, remove_boxes, remove_earlier
+from becausal.interfaces.cli.folders import announce_replacement, keep_folders, remove_boxes, remove_earlier
 from becausal.interfaces.cli.progress import watch_searches
 from becausal.models import open_model
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from becausal.core.explanation import Comparison
 
 IMAGE, OCCLUDER = "demo.png", "demo_occluder.png"
+NAMED = 5  # images that were not explained, named in a line
 
 
 @options.expand_options
@@ -105,7 +106,7 @@ def explain_all(
     from becausal.api import Failure, explain_boxes, explain_numbered
 
     entries: dict[tuple[int, int], dict[str, Any]] = {}
-    is_stopping, has_failed, is_only = False, False, len(folders) == 1
+    is_stopping, error, is_only = False, None, len(folders) == 1
     # Several images at a time may be faster; the boxes of an image share the model's answers, so there it is one by one.
     rounds = [[pair] for pair in folders] if every_box else [folders]
     for number, pairs in enumerate(rounds):
@@ -122,29 +123,45 @@ def explain_all(
                         entry = save_result(result, image, own, is_only=is_only, as_json=as_json)
                     entries[number, inner] = entry | ({"box_number": inner} if every_box else {})
                     is_stopping |= entry.get("stopped_by") == "interrupt"
-            except ImageError as error:  # of the file whose boxes were to be explained
+            except ImageError as refused:  # of the file whose boxes were to be explained
                 if is_only or not every_box:
                     raise
-                entries[number, 0] = save_result(Failure(images[0].name, error), *pairs[0], is_only=is_only, as_json=as_json)
+                entries[number, 0] = save_result(Failure(images[0].name, refused), *pairs[0], is_only=False, as_json=as_json)
             except KeyboardInterrupt:  # what was explained before is printed, as JSON too; so it is below
                 if not entries:
                     raise
                 is_stopping = True
-            except NetworkError as error:
+            except NetworkError as failed:  # the errors of other images are printed already
                 if not entries:
                     raise
-                has_failed, left = True, count - len(entries)
-                if every_box:
-                    complain(f"{images[0]}: not all boxes were explained: {error}")
-                elif left:  # the errors of the other images are printed already
-                    complain(f"{left} of {count} images not started: {error}")
+                error = failed
         is_stopping |= progress.is_stopping
-        if is_stopping or has_failed:
+        if is_stopping or error is not None:
             break
         if every_box and all("error" not in entry for place, entry in entries.items() if place[0] == number):
             remove_earlier(pairs[0][1], [box for index, box in entries if index == number])
+    if is_stopping or error is not None:
+        reached = {place[0 if every_box else 1] for place in entries}
+        list_missing([image for image, _ in folders], reached, error, cut=folders[number][0] if every_box else None)
     found = [entries[place] for place in sorted(entries)]
-    return found, 130 if is_stopping else 2 if has_failed or any("error" in entry for entry in found) else 0
+    is_failed = error is not None or any("error" in entry for entry in found)
+    return found, 130 if is_stopping else 2 if is_failed else 0
+
+
+def list_missing(images: list[Path], reached: set[int], error: NetworkError | None, *, cut: Path | None) -> None:
+    """Say in one line which images were not explained, after Ctrl-C or an error of the network.
+
+    reached: the numbers of those that were. cut: the image of whose boxes some may be missing.
+    """
+    left = [str(image) for number, image in enumerate(images) if number not in reached]
+    words = []
+    if cut is not None and str(cut) not in left:
+        words.append(f"{cut}: not all boxes were explained" if error else f"{cut}: some of its boxes may not be explained")
+    if left:
+        names = ", ".join(left[:NAMED]) + (f" and {len(left) - NAMED:,} more" if len(left) > NAMED else "")
+        words.append(f"{len(left):,} of {len(images):,} images not {'started' if error else 'explained'}: {names}")
+    if words:
+        complain("; ".join(words) + (f": {error}" if error else ""), kind="error" if error else "stopped")
 
 
 def save_result(
@@ -157,6 +174,7 @@ def save_result(
     if isinstance(result, Failure):
         failure: str | None = str(result.error)
     else:
+        announce_replacement(folder, result)
         saved = result.save(folder)
         remove_boxes(saved)
         if not as_json:

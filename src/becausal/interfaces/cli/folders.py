@@ -1,4 +1,7 @@
-"""The folders of results: which image gets which, without replacing another image's, and what an earlier run left there."""
+"""The folders of results: which image gets which, without replacing another image's, and what an earlier run left there.
+
+The answer to another question about the same image is replaced, and that is said.
+"""
 
 import os
 import re
@@ -8,15 +11,20 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from becausal.core.errors import OutputError
+from becausal.core.errors import InputError, OutputError
 from becausal.core.files import path_inside, safe_name
+from becausal.core.text import one_line
 from becausal.interfaces.cli.console import complain
 
 if TYPE_CHECKING:
+    from becausal.api.explanation import Explanation
     from becausal.api.saved import SavedSource
 
 RECORD = "explanation.json"  # as in `api.saved`, which is loaded when it is needed
 _BOX = re.compile(r"box-\d{1,9}")
+#: What makes another question, besides the target: of the request, and of how the model is loaded.
+_ASKED = ("confidence", "smallest", "fills", "holds", "backgrounds", "contrast", "several")
+_ASKED_OF_MODEL = ("text", "ask", "like")
 
 
 def choose_folders(images: Sequence[Path], out: Path) -> list[tuple[Path, Path]]:
@@ -43,6 +51,59 @@ def keep_folders(images: Sequence[Path], out: Path) -> list[tuple[Path, Path]]:
             complain(f"{others[0]} holds the explanation of another image: {image} is saved in {out / name}", kind="note")
         chosen.append((image, path_inside(out, _take(name, taken))))
     return chosen
+
+
+def announce_replacement(folder: Path, explanation: "Explanation") -> None:
+    """Say that the explanation in a folder, which answers another question, is about to be replaced by this one."""
+    from becausal.api.explanation import Explanation
+
+    if not (folder / RECORD).is_file():
+        return
+    with suppress(InputError, OutputError):  # one that cannot be read keeps its folder, see `keep_folders`
+        earlier = Explanation.load(folder)
+        if (changed := _compare_questions(earlier, explanation)) is not None:
+            complain(f"{folder}: {one_line(changed)}; another --out keeps both", kind="note")
+
+
+def _compare_questions(earlier: "Explanation", now: "Explanation") -> str | None:
+    """What is replaced by what, in words; None where both answer the same question."""
+    before, after = (_name_target(found) for found in (earlier, now))
+    if before != after and not (earlier.label == now.label and _is_same_box(earlier, now)):
+        return f"the explanation of {before} there is replaced by that of {after}"
+    if earlier.origin.model != now.origin.model:
+        return f"the explanation of {before} there, of another model, is replaced"
+    asked, others = (_list_asked(found) for found in (earlier, now))
+    return None if asked == others else f"the explanation of {before} there, of another question, is replaced"
+
+
+def _name_target(explanation: "Explanation") -> str:
+    """What is explained: motor scooter; bus at 32,59 to 148,122; cougar rather than lion."""
+    from becausal.render.wording import describe_place
+
+    rival = explanation.rival if explanation.target.against is not None else None
+    words = [explanation.label, describe_place(explanation), "" if rival is None else f"rather than {rival.label}"]
+    return " ".join(filter(None, words))
+
+
+def _is_same_box(earlier: "Explanation", now: "Explanation") -> bool:
+    """Whether both are about one box of a detector, which the model need not find at exactly the same place."""
+    import numpy as np
+
+    from becausal.core.boxes import overlaps
+    from becausal.core.targets import OVERLAP
+
+    boxes = [None if found.target.box is None else found.frame.box_to_original(found.target.box) for found in (earlier, now)]
+    if boxes[0] is None or boxes[1] is None:
+        return False
+    return float(overlaps(np.array(boxes[0]), boxes[1])) >= OVERLAP
+
+
+def _list_asked(explanation: "Explanation") -> list[object]:
+    """What was asked besides the target and the model; how it was searched for is no part of it."""
+    target, request, loading = explanation.target, explanation.origin.request.record(), explanation.origin.loading
+    kinds = [target.top, target.against, target.place, target.segment is None]
+    asked = [request.get(name) for name in _ASKED] + [loading.get(name) for name in _ASKED_OF_MODEL]
+    return [*kinds, *(list(value) if isinstance(value, tuple) else value for value in asked)]
 
 
 def _free_names(image: Path, taken: Collection[str]) -> Iterator[str]:

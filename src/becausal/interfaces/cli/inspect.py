@@ -75,12 +75,12 @@ def inspect(
         write_json(describe(info) | (entries[0] if len(entries) == 1 else {}) | ({"images": entries} if entries else {}))
     else:
         print_facts(open_console(), list_facts(info))
-        print_entries(entries, info.threshold)
+        print_entries(entries, info)
     return 2 if any("error" in entry for entry in entries) else 0
 
 
-def print_entries(entries: list[dict[str, Any]], threshold: float) -> None:
-    """Print the top labels, or the boxes, of each image."""
+def print_entries(entries: list[dict[str, Any]], info: "ModelInfo") -> None:
+    """Print the top labels with their numbers, where they have some, or the boxes, of each image."""
     console = open_console()
     for entry in entries:
         if "error" in entry:
@@ -88,12 +88,13 @@ def print_entries(entries: list[dict[str, Any]], threshold: float) -> None:
         console.print(f"\n  {one_line(entry['image'])}" + (f", drawn in {entry['file']}" if "file" in entry else ""))
         for top in entry.get("top", ()):
             score = "      " if top["confidence"] is None else f"{top['confidence']:.4f}"
-            console.print(f"    {score}  {one_line(top['label'])} ({top['label_id']})")
+            number = "" if top["label_id"] in info.names else f" ({top['label_id']})"  # of a name it is a hash
+            console.print(f"    {score}  {one_line(top['label'])}{number}")
         for box in entry.get("boxes", ()):
             sides = ",".join(f"{side:.0f}" for side in box["box"])
             console.print(f"    {box['number']:>2}  {box['score']:.4f}  {one_line(box['label'])}  {sides}")
         if entry.get("boxes") == []:
-            console.print(f"    no box with a score of at least {threshold:g}")
+            console.print(f"    no box with a score of at least {info.threshold:g}")
 
 
 def classify_image(image: Path, classifier: "Classifier", *, is_only: bool, drawn: Path | None) -> dict[str, Any]:

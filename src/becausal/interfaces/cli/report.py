@@ -189,6 +189,8 @@ def print_difference(difference: "RunDifference", out: Path | None) -> None:
     sizes = difference.medians("size")
     if sizes[0] is not None and sizes[1] is not None:
         facts.append(("size", f"{format_share(sizes[0])} → {format_share(sizes[1])} in the median"))
+    if levels := difference.describe_levels():
+        facts.append(("sets", f"{levels[0]} → {levels[1]}: the sizes are of sets of different kinds"))
     if outside := difference.outside():
         facts.append(("outside", f"{outside[0]:,} → {outside[1]:,} explanations outside of their object"))
     for what, numbers in (("only in", difference.only), ("failed in", difference.failed)):

@@ -5,6 +5,7 @@ What a template shows is written in the template, with the wording and the colou
 
 import json
 import math
+import re
 from dataclasses import replace
 from functools import cache
 from hashlib import sha256
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from becausal.api.explanation import Explanation
+from becausal.core.checks import Level
 from becausal.core.contracts import Visible
 from becausal.core.explanation import Comparison, ExplanationRecord
 from becausal.core.frames import Frame
@@ -23,9 +25,9 @@ from becausal.interfaces.serve.tasks import CompareTask, ExplainTask, RankingSte
 from becausal.render import numbers, wording
 from becausal.render.colours import AGAINST, COLOURS, ZONES, line_of
 from becausal.render.comparison import COLUMNS, clip_map, describe_sizes, format_row
+from becausal.render.endings import describe_stop
 from becausal.render.painting import colour_stops, paint_explanation, paint_map
 from becausal.render.sheets import Sheet, as_rgb, choose_scale, lay_out, lay_out_original, value_range
-from becausal.render.wording import describe_stop
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -33,6 +35,13 @@ if TYPE_CHECKING:
 PACKAGE = "becausal.interfaces.serve"
 NBSP = "\N{NO-BREAK SPACE}"
 MAX_SNAPSHOT_SIDE = 512  # pixels: images of a running search are sent several times a second
+#: What checks say of options of the command line, and of the page's own controls instead.
+_CONTROLS = {
+    re.compile(r"with --grain \d+"): "with the level of detail “fine”",
+    re.compile(
+        r"--grain N removes what is not"
+    ): "with the level of detail “fine” or “coarse”, what is not needed is removed",
+}
 VISIBLE_DIP = 0.1  # fall of the confidence behind the explanation that needs a sentence
 
 
@@ -57,6 +66,17 @@ def format_share(share: float) -> str:
     return keep_together(numbers.format_share(share))
 
 
+def describe_checks(explanation: ExplanationRecord, level: Level) -> list[wording.Check]:
+    """What was checked of a set, with the page's controls in place of options of the command line."""
+    found = []
+    for check in wording.describe_checks(explanation, level):
+        text = check.meaning
+        for pattern, control in _CONTROLS.items():
+            text = pattern.sub(control, text)
+        found.append(replace(check, meaning=text))
+    return found
+
+
 @cache
 def _environment() -> "Environment":
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -66,6 +86,7 @@ def _environment() -> "Environment":
     made.filters |= {"share": format_share, "confidence": numbers.format_confidence, "together": keep_together}
     made.globals |= {
         "wording": wording,
+        "describe_checks": describe_checks,
         "format_count": numbers.format_count,
         "colour_stops": colour_stops,
         "line_of": line_of,

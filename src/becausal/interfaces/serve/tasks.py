@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from becausal.api import Explanation, Request, Status, detect, explain_many
 from becausal.api.compare import compare_methods
+from becausal.core.checks import Level
 from becausal.core.contracts import Classifier, Pixels, Visible
 from becausal.core.errors import AnswerError, InputError, MissingExtraError, NetworkError
-from becausal.core.explanation import Comparison
+from becausal.core.explanation import Comparison, tell_cell, tell_rise
 from becausal.core.metrics import prefix, ranking
 from becausal.core.segments import measure_classes
 from becausal.engine.engine import Engine
@@ -286,14 +287,34 @@ def find_witness(explanation: Explanation, classifier: Classifier, row: int, col
         titles = ["With it", "Without it"] if why.part else ["The whole image", "With these pixels masked"]
         shown = level.visible if why.part else np.ones_like(level.visible)
         sets = [shown, shown & ~why.cell]
-    predictions = predict_masked(explanation, classifier, np.stack(sets), background, explanation.target.floor)
-    if why.cell is not None and why.part and level.certificate is not None:
-        sampler = RandomBackgrounds(explanation.view, int(level.certificate.backgrounds["seed"]))
-        for drawn in map(sampler.draw, level.panel):
-            found = predict_masked(explanation, classifier, np.stack(sets), drawn, 0.0)
-            if not found[-1].holds:
-                background, predictions, text = drawn, found, f"{text}, e.g. not on this one"
-                break
+    if why.cell is not None and why.part:
+        background, predictions, text = _find_loss(explanation, classifier, level, np.stack(sets))
+        text += tell_rise(explanation, (row, column))
+    else:
+        predictions = predict_masked(explanation, classifier, np.stack(sets), background, explanation.target.floor)
     images = (np.where(visible[..., None], explanation.view, background) for visible in sets)
     around = level.visible if why.part or why.cell is None else why.cell
     return Witness(text, why.part, around, tuple(zip(titles, images, predictions, strict=True)))
+
+
+def _find_loss(
+    explanation: Explanation, classifier: Classifier, level: Level, sets: Visible
+) -> tuple[Pixels, list[Prediction], str]:
+    """Where the target is lost without a cell: the background, the predictions there, and what is said of it.
+
+    sets: (2, *grid), with the cell and without it. Where it is not seen to be lost, the background is the first fill.
+    """
+    if level.certificate is not None:
+        sampler = RandomBackgrounds(explanation.view, int(level.certificate.backgrounds["seed"]))
+        for drawn in map(sampler.draw, level.panel):
+            found = predict_masked(explanation, classifier, sets, drawn, 0.0)
+            if not found[-1].holds:
+                return drawn, found, tell_cell(explanation, level, "background")
+    fills, floor = explanation.backgrounds, explanation.target.floor
+    tried = [predict_masked(explanation, classifier, sets, fill, floor) for fill in fills]
+    failed = next((number for number, found in enumerate(tried) if not found[-1].holds), None)
+    background, text = fills[failed or 0], tell_cell(explanation, level)
+    if failed is not None and level.certificate is not None:
+        is_kept = predict_masked(explanation, classifier, sets[1:], background, 0.0)[0].holds  # at any confidence
+        text = tell_cell(explanation, level, "share" if is_kept else "fill")
+    return background, tried[failed or 0], text

@@ -5,7 +5,7 @@
   if (!source) return;
   const data = JSON.parse(source.textContent);
   const at = Object.fromEntries(data.columns.map((name, i) => [name, i]));
-  const TEXT = new Set(['image', 'label', 'place']), PAGE = 50;
+  const TEXT = new Set(['image', 'label', 'place', 'level']), PAGE = 50;
   const visible = data.columns.filter((name) => name !== 'error');
   const hasPictures = Object.keys(data.pictures).length > 0;
   const get = (id) => document.getElementById(id);
