@@ -37,7 +37,7 @@ class Family:
     """A family of backgrounds.
 
     draw: takes a view, a random generator and a dictionary, in which it may keep what it needs again for this view; returns
-    values for the view's shape, not rounded yet.
+    values for the view's shape, in its type or not rounded yet.
     """
 
     meaning: str
@@ -51,7 +51,7 @@ def _colours(view: Pixels, rng: np.random.Generator, grid: tuple[int, ...]) -> N
 
 
 def _flat(view: Pixels, rng: np.random.Generator, kept: dict[int, Pixels]) -> NDArray[Any]:
-    return np.broadcast_to(_colours(view, rng, ()), view.shape)
+    return np.broadcast_to(as_type(_colours(view, rng, ()), view), view.shape).copy()
 
 
 def _field(view: Pixels, rng: np.random.Generator, kept: dict[int, Pixels]) -> NDArray[Any]:
@@ -62,7 +62,11 @@ def _field(view: Pixels, rng: np.random.Generator, kept: dict[int, Pixels]) -> N
         place = np.linspace(0.0, count - 1.0, side)
         left = np.minimum(place.astype(np.intp), count - 2)
         weight = (place - left).reshape([side if other == axis else 1 for other in range(values.ndim)])
-        values = values.take(left, axis) * (1 - weight) + values.take(left + 1, axis) * weight
+        right = values.take(left + 1, axis)
+        values = values.take(left, axis)
+        values *= 1 - weight  # in place: for large images, the copies take longer than the arithmetic
+        right *= weight
+        values += right
     return values
 
 
@@ -78,7 +82,7 @@ def _noise(view: Pixels, rng: np.random.Generator, kept: dict[int, Pixels]) -> N
     low, high = span(view)
     colour, most = _colours(view, rng, ()), rng.uniform(*DEVIATIONS)
     squares = _colours(view, rng, tuple(-(-side // square) for side in grid))
-    values = np.clip(colour + 2 * most * (squares - (low + high) / 2), low, high)
+    values = as_type(np.clip(colour + 2 * most * (squares - (low + high) / 2), low, high), view)
     for axis, side in enumerate(grid):
         values = np.repeat(values, square, axis).take(range(side), axis)
     return values
@@ -139,7 +143,8 @@ class RandomBackgrounds:
 
     def draw(self, number: int) -> Pixels:
         rng, family = self._begin(number)
-        return as_type(FAMILIES[family].draw(self.view, rng, self._kept), self.view)
+        values = FAMILIES[family].draw(self.view, rng, self._kept)
+        return values if values.dtype == self.view.dtype else as_type(values, self.view)
 
     def family(self, number: int) -> str:
         return self._begin(number)[1]

@@ -34,7 +34,8 @@ def span(view: Pixels) -> tuple[float, float]:
 def as_type(values: NDArray[Any], like: Pixels) -> Pixels:
     """The values in the type of a view, rounded and clipped for images."""
     if like.dtype == np.uint8:
-        values = np.clip(np.rint(values), 0, 255)
+        values = np.rint(values)  # a new array, which is clipped in place: large images take as long as their copies
+        np.clip(values, 0, 255, out=values)
     out: Pixels = values.astype(like.dtype)
     return out
 
