@@ -58,7 +58,7 @@ def test_both_sets_and_parts_of_the_map_are_pasted_on_all_other_images(mixed, tm
     assert first["others"] == 3  # the dark ones: neither the image itself, nor the other one with its label
     assert first["size_core"] <= first["size_enough"] == first["size"]
     assert first["kept_enough"] == 1.0  # dark pixels decide nothing
-    assert [line[:2] for line in done.findings.tables[0].rows][:2] == [("core", "causal"), ("core", "centre")]
+    assert [line[:2] for line in done.findings.tables[1].rows][:2] == [("core", "causal"), ("core", "centre")]
     curves, sets = json.loads((tmp_path / "summary.json").read_text())["plots"]
     assert [line["label"] for line in curves["lines"]] == ["causal", "centre"]
     assert curves["lines"][0]["x"] == [0.05, 0.1, 0.2, 0.3]
@@ -71,9 +71,9 @@ def test_both_sets_and_parts_of_the_map_are_pasted_on_all_other_images(mixed, tm
 def test_the_sets_are_those_that_were_asked_for(mixed, tmp_path):
     given = {"data": mixed, "methods": "causal", "limit": 1}
     smallest = run("paste", bright, request=Request(smallest=True, fills=("black",)), out=tmp_path / "smallest", **given)
-    assert {line[0] for line in smallest.findings.tables[0].rows} == {"label"}
+    assert {line[0] for line in smallest.findings.tables[1].rows} == {"label"}
     share = run("paste", bright, request=Request(confidence=0.7, fills=("black",)), out=tmp_path / "share", **given)
-    assert {line[0] for line in share.findings.tables[0].rows} == {"70%"}
+    assert {line[0] for line in share.findings.tables[1].rows} == {"70%"}
 
 
 def test_an_image_without_a_certified_set_has_a_row_for_core_only():

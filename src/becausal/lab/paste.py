@@ -111,11 +111,11 @@ def by_set(rows: Sequence[Row]) -> list[Row]:
 
 
 def make_tables(rows: Sequence[Row]) -> list[Table | None]:
-    """The sets of all methods, and equally large parts of their maps."""
+    """Equally large parts of the maps of all methods, and their sets."""
     by = {"set": "set", "method": "method"}
     sets = measure_table("sets", "Sets on other photographs", by_set(rows), (SIZE, KEPT, CALLS), by=by, note=SETS)
     title = "The highest pixels of the map on other photographs"
-    return [sets, measure_table("prefixes", title, rows, PREFIXES, note=NOTE), paired_table(rows, PREFIXES[2])]
+    return [measure_table("prefixes", title, rows, PREFIXES, note=NOTE), sets, paired_table(rows, PREFIXES[2])]
 
 
 def make_plots(rows: Sequence[Row]) -> list[Plot]:
