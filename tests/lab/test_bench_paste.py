@@ -80,7 +80,7 @@ def test_an_image_without_a_certified_set_has_a_row_for_core_only():
     common = {"method": "rise", "calls": 5} | {f"top_{share}": 0.5 for share in (5, 10, 20, 30)}
     with_both = common | {"name": "a", "size_core": 0.1, "kept_core": 0.2, "size_enough": 0.4, "kept_enough": 0.8}
     only_core = common | {"name": "b", "size_core": 0.3, "kept_core": 0.4}
-    table = make_tables([with_both, only_core])[0]
+    table = make_tables([with_both, only_core])[1]
     assert [(line[0], line[2], round(line[4].mean, 6)) for line in table.rows] == [("core", 2, 0.3), ("enough", 1, 0.8)]
 
 

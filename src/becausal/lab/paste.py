@@ -38,7 +38,7 @@ MEANING = "share of other photographs on which {} the label"
 
 KEPT = Measure("kept", "kept", "share", "high", MEANING.format("the set keeps"))
 PREFIXES = tuple(
-    Measure(f"top_{s}", f"kept at {s} %", "share", "high", MEANING.format(f"the top {s} % of the map keep")) for s in SHARES
+    Measure(f"top_{s}", f"kept at {s} %", "share", "high", MEANING.format(f"the top {s} % keep")) for s in SHARES
 )
 NOTE = "The map's highest pixels, so that all methods paste equally many."
 SETS = "n is the number of images that have such a set: `enough` only where it was shown to hold on random backgrounds."
