@@ -247,11 +247,14 @@ def draw_settings() -> Figure:
     """The mean size of explanations, and the calls, for values of three options."""
     with (ROWS / "readings.csv").open(newline="") as file:
         groups = group_rows([row for row in csv.DictReader(file) if row["model"] == "bundled"], "variant")
-    figure = new_figure(8.6, 2.9)
-    plots = figure.subplots(1, len(SWEPT), sharey=True)
-    for axes, (option, default) in zip(plots, SWEPT.items(), strict=True):
+    swept = {}
+    for option, default in SWEPT.items():
         points = {float(name.split("=")[1]): part for (name,), part in groups.items() if name.startswith(f"{option}=")}
-        points = dict(sorted({**points, float(default): groups[("distributed",)]}.items()))
+        swept[option] = dict(sorted({**points, float(default): groups[("distributed",)]}.items()))
+    figure = new_figure(8.6, 2.9)
+    widths = {"width_ratios": [len(points) for points in swept.values()]}  # as many labels side by side
+    plots = figure.subplots(1, len(swept), sharey=True, gridspec_kw=widths)
+    for axes, (option, points) in zip(plots, swept.items(), strict=True):
         found = [estimate([float(row["size"]) for row in part]) for part in points.values()]
         means = [each.mean for each in found]
         spread = [[each.mean - each.low for each in found], [each.high - each.mean for each in found]]
@@ -264,7 +267,7 @@ def draw_settings() -> Figure:
         style(axes)
         axes.set_xticks(range(len(points)), texts)
         for tick, value in zip(axes.get_xticklabels(), points, strict=True):
-            tick.set(fontsize=8, fontweight="bold" if value == default else "normal")
+            tick.set(fontsize=8, fontweight="bold" if value == SWEPT[option] else "normal")
     plots[0].set_ylabel("mean size of the explanation", fontsize=8.5, color=SOFT)
     return figure
 
