@@ -43,6 +43,10 @@ def bombs(network, method, key):
     return mean(f"photobombing-{network}-published", method, key)
 
 
+def pandas(network, key):
+    return mean(f"roaming-panda-{network}-dc-causal", "dc-causal", key)
+
+
 def claim(number):
     text = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
     return re.search(rf"^\| {number} \|.*$", text, re.MULTILINE)[0]
@@ -126,8 +130,8 @@ FIGURES = {
         *greys("fills-bundled-dc-causal", "dc-causal", "backgrounds", whole),
     ],
     64: lambda: [
-        *each("roaming-panda", FEW, "found"), whole(mean("roaming-panda-mobilenet-dc-causal", "dc-causal", "found")),
-        f"{mean('roaming-panda-mobilenet-dc-causal', 'dc-causal', 'iou'):.2f}",
+        *each("roaming-panda", FEW, "found"), *(whole(pandas(n, "found")) for n in NETWORKS),
+        f"{pandas('mobilenet', 'iou'):.2f}", *(percent(pandas(n, "size")) for n in ("squeezenet", "efficientnet")),
     ],
     65: lambda: [whole(mean("roaming-panda-mobilenet", method, "found")) for method in PANDAS],
     67: lambda: [whole(f([mean(f"occlusion-{n}", FEW, "size") for n in NETWORKS])) for f in (min, max)],
@@ -158,7 +162,7 @@ ANSWERS = {
         *span("roaming-panda", "causal", "size", lambda value: f"{100 * value:.1f}"),
         *span("roaming-panda", "greedy:patches=22", "found"),
         *span("roaming-panda", FEW, "found"), *span("roaming-panda", "causal", "map_found"),
-        whole(mean("roaming-panda-mobilenet-dc-causal", "dc-causal", "found")),
+        *(whole(pandas(n, "found")) for n in NETWORKS),
     ],
     "occlusion": lambda: [
         *span("occlusion", "causal", "size", percent),
