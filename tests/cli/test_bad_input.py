@@ -424,7 +424,6 @@ def test_a_model_that_fails_halfway_gives_one_line_and_leaves_what_was_found(
         (["batch", "photo.png", "--model", "bundled", "--out", "run", "--gpus-per-worker", "1"], "--ray"),
         (["batch", "photo.png", "--model", "bundled", "--out", "run", "--workers", "0"], "--workers"),
         (["bench", "scenes", "--model", "bundled", "--smallest", "--confidence", "1"], "smallest"),
-        (["explain", "photo.png", "--model", "bundled", "--smallest", "--contrast"], "so smallest changes nothing"),
         (["bench", "scenes"], "--model"),
     ],
 )

@@ -250,7 +250,7 @@ def test_the_report_says_what_was_found() -> None:
     ("stopped_by", "max_calls", "text"),
     [
         ("budget", 545, "The limit of 545 model calls was reached before the search finished. This is the best"),
-        ("budget", 600, "The limit of 600 model calls ended the search after 545: the rest was reserved for"),
+        ("budget", 600, "The limit of 600 model calls ended the search after 545: the rest was too little to go on."),
         ("interrupt", None, "The search was interrupted. This is the best explanation found so far"),
         ("failure", None, "The model failed before the search finished. This is the best"),
     ],

@@ -291,10 +291,6 @@ def test_the_bound_is_at_most_the_true_share_in_95_of_100_cases(kind, way):
         ({"holds": 0.9, "contrast": True}, "holds asks for random backgrounds, and smallest, contrast and several for one"),
         ({"holds": 0.9, "several": 2}, "holds asks for random backgrounds, and smallest, contrast and several for one"),
         ({"holds": 0.9, "smallest": True}, "holds asks for random backgrounds, and smallest, contrast and several for one"),
-        (
-            {"smallest": True, "contrast": True},
-            "contrast keeps the label at any confidence too, so smallest changes nothing",
-        ),
         ({"backgrounds": 3}, "backgrounds are a folder of images or a function of view and rng, not 3"),
     ],
 )

@@ -117,7 +117,7 @@ def explain(
         confidence: Find one set, with everything else in one fill, that keeps this share of the confidence, e.g. 0.7.
             Default: two sets, `enough` and `core`; see `Explanation.levels`.
         smallest: Find one set, the smallest that keeps the label in one fill, whatever its confidence. Not with
-            confidence or contrast.
+            confidence; contrast and several keep the label at any confidence too, so beside them it changes nothing.
         fills: What masked pixels become: a fill's name, or a number, 0..255 for images and in the data's own units for
             signals and volumes. With a fill there is `core` only, for this fill; with several, for each of them. Default,
             "auto": the plain fill, one colour half way between black and white; where this colour alone has the label,

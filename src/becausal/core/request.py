@@ -225,8 +225,6 @@ class Request:
                 raise OptionError(f"{name} must be True or False, not {getattr(self, name)!r}")
         if self.smallest and self.confidence is not None:
             raise OptionError("smallest keeps the label alone, so confidence cannot be used with it")
-        if self.smallest and self.contrast:
-            raise OptionError("contrast keeps the label at any confidence too, so smallest changes nothing: leave it out")
         if not isinstance(self.method, str) and not callable(getattr(self.method, "search", None)):
             raise OptionError(f"method must be a method's name or an explainer, not {self.method!r}")
         if self.options is not None and not isinstance(self.options, Mapping):

@@ -50,3 +50,8 @@ def to_cell(value: Any) -> Any:
 def from_cell(text: str) -> str:
     """The text of a cell as it was before `to_cell`."""
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
+
+
+def format_cost(cost: float) -> str:
+    """An amount of money with two decimals, four where it is small: 12.50, 0.0030."""
+    return f"{cost:,.{2 if cost >= 0.1 else 4}f}"

@@ -1,7 +1,7 @@
 """What ended a search, and what it cost, in words."""
 
 from becausal.core.explanation import ExplanationRecord
-from becausal.render.numbers import format_cost
+from becausal.core.text import format_cost
 
 
 def describe_stop(explanation: ExplanationRecord) -> str:
@@ -13,8 +13,7 @@ def describe_stop(explanation: ExplanationRecord) -> str:
             what = f"The limit {allowed} model calls was reached before the search finished."
             if limit is not None and calls < limit:
                 what = (
-                    f"The limit of {limit:,} model calls ended the search after {calls:,}: the rest was reserved for "
-                    "extracting and checking the explanation, which took fewer calls, or was too small for the next step."
+                    f"The limit of {limit:,} model calls ended the search after {calls:,}: the rest was too little to go on."
                 )
         case "interrupt":
             what = "The search was interrupted."

@@ -22,11 +22,6 @@ def format_confidence(confidence: float) -> str:
     return f"{confidence:.2f}"
 
 
-def format_cost(cost: float) -> str:
-    """An amount of money with two decimals, four where it is small: 12.50, 0.0030."""
-    return f"{cost:,.{2 if cost >= 0.1 else 4}f}"
-
-
 def format_limit(share: float) -> str:
     """A share as it was given, in per cent: 5 %, 0.1 %."""
     return f"{100 * share:g} %"

@@ -18,6 +18,8 @@ from becausal.render.numbers import format_confidence, format_count, format_shar
 
 UNSURE = 0.5  # below this confidence, the other labels together are likelier than the one that is explained
 CLOSE = 0.5  # a label with this share of the explained one's confidence is close
+#: How smaller cells are asked for, and that what is not needed is removed: by options of the command line.
+OPTIONS = "--grain {}", "--grain N removes what is not"
 FRAGILE = 0.5  # a set that keeps the label on a smaller share of random backgrounds depends on the fill
 
 
@@ -407,8 +409,10 @@ def _count_kept(level: Level, explanation: ExplanationRecord) -> str:
     return "" if transfer is None else f"keeps {subject} on {transfer.kept:,} of {transfer.asked:,} random backgrounds"
 
 
-def describe_checks(explanation: ExplanationRecord, level: Level | None = None) -> list[Check]:
-    """Every check of a set; of the one that is shown, the last one, by default."""
+def describe_checks(
+    explanation: ExplanationRecord, level: Level | None = None, *, controls: tuple[str, str] = OPTIONS
+) -> list[Check]:
+    """Every check of a set; of the one that is shown, the last one, by default. controls: see `OPTIONS`."""
     level = explanation.level if level is None else level
     checks, unit, kept = level.checks, unit_name(level), _tell_kept(level, explanation)
     keep = "keep" if checks.sufficient else "do not keep"
@@ -424,7 +428,7 @@ def describe_checks(explanation: ExplanationRecord, level: Level | None = None) 
     return [
         Check("sufficient", checks.sufficient, "yes" if checks.sufficient else "no", sufficient),
         *_describe_transfer(level, _words_of(explanation).subject),
-        _describe_minimality(level, explanation),
+        _describe_minimality(level, explanation, controls),
         necessary,
     ]
 
@@ -449,12 +453,12 @@ def _describe_transfer(level: Level, subject: str) -> list[Check]:
     return [Check("random backgrounds", None, format_share(transfer.share), text)]
 
 
-def _describe_minimality(level: Level, explanation: ExplanationRecord) -> Check:
+def _describe_minimality(level: Level, explanation: ExplanationRecord, controls: tuple[str, str]) -> Check:
     checks, asked, unit = level.checks, explanation.origin.grain, unit_name(level)
     grain, ended = checks.minimal_grain, explanation.stopped_by != "finished"
     if grain is None:
         if asked is None:
-            return Check("minimal", None, "not checked", "some of it may not be needed; --grain N removes what is not")
+            return Check("minimal", None, "not checked", f"some of it may not be needed; {controls[1]}")
         reason = "the search ended before this was shown; " if ended else ""
         return Check("minimal", None, "not shown", f"{reason}some of it may not be needed")
     side = " × ".join([str(grain)] * level.visible.ndim)
@@ -473,7 +477,7 @@ def _describe_minimality(level: Level, explanation: ExplanationRecord) -> Check:
         if ended:
             meaning += f"; the search ended before cells of {_format_grain(asked, level)} were tried"
         else:
-            meaning += f"; smaller cells can be asked for with --grain {asked}"
+            meaning += f"; smaller cells can be asked for with {controls[0].format(asked)}"
     return Check("minimal", True, f"at {_format_grain(grain, level)}", meaning)
 
 

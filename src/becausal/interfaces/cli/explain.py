@@ -10,7 +10,7 @@ import typer
 
 from becausal.core.errors import ImageError, InputError, NetworkError, OptionError
 from becausal.core.files import path_inside
-from becausal.core.text import one_line
+from becausal.core.text import format_cost, one_line
 from becausal.interfaces.cli import options
 from becausal.interfaces.cli.console import (
     check_writable,
@@ -86,7 +86,6 @@ def explain(
 def describe_limit(spec: str, most: int | None, endpoint: Sequence[str], count: int) -> str:
     """What it takes at most to explain so many images, where each call costs money or seconds. endpoint: its options."""
     from becausal.models.endpoint.options import parse_endpoint
-    from becausal.render.numbers import format_cost
 
     if most is None:
         return f"no limit on the calls to {spec}: set one with --max-calls"

@@ -5,9 +5,8 @@ What a template shows is written in the template, with the wording and the colou
 
 import json
 import math
-import re
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from becausal.api.explanation import Explanation
-from becausal.core.checks import Level
 from becausal.core.contracts import Visible
 from becausal.core.explanation import Comparison, ExplanationRecord
 from becausal.core.frames import Frame
@@ -35,13 +33,8 @@ if TYPE_CHECKING:
 PACKAGE = "becausal.interfaces.serve"
 NBSP = "\N{NO-BREAK SPACE}"
 MAX_SNAPSHOT_SIDE = 512  # pixels: images of a running search are sent several times a second
-#: What checks say of options of the command line, and of the page's own controls instead.
-_CONTROLS = {
-    re.compile(r"with --grain \d+"): "with the level of detail “fine”",
-    re.compile(
-        r"--grain N removes what is not"
-    ): "with the level of detail “fine” or “coarse”, what is not needed is removed",
-}
+#: As `wording.OPTIONS`, by the page's own controls.
+CONTROLS = "the level of detail “fine”", "with the level of detail “fine” or “coarse”, what is not needed is removed"
 VISIBLE_DIP = 0.1  # fall of the confidence behind the explanation that needs a sentence
 
 
@@ -66,17 +59,6 @@ def format_share(share: float) -> str:
     return keep_together(numbers.format_share(share))
 
 
-def describe_checks(explanation: ExplanationRecord, level: Level) -> list[wording.Check]:
-    """What was checked of a set, with the page's controls in place of options of the command line."""
-    found = []
-    for check in wording.describe_checks(explanation, level):
-        text = check.meaning
-        for pattern, control in _CONTROLS.items():
-            text = pattern.sub(control, text)
-        found.append(replace(check, meaning=text))
-    return found
-
-
 @cache
 def _environment() -> "Environment":
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -86,7 +68,7 @@ def _environment() -> "Environment":
     made.filters |= {"share": format_share, "confidence": numbers.format_confidence, "together": keep_together}
     made.globals |= {
         "wording": wording,
-        "describe_checks": describe_checks,
+        "describe_checks": partial(wording.describe_checks, controls=CONTROLS),
         "format_count": numbers.format_count,
         "colour_stops": colour_stops,
         "line_of": line_of,

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from becausal.core.errors import OutputError
 from becausal.core.files import path_inside
+from becausal.core.text import format_cost
 from becausal.models.endpoint.options import EndpointOptions
 
 FILE = "answers.sqlite3"
@@ -174,5 +175,4 @@ class Account:
         usage = f"{self.evaluated:,} {what.format(self.probes)}{cached}"
         if price is None:
             return (*notes, usage) if self.cached else notes
-        cost = self.evaluated * price
-        return *notes, f"{cost:,.{2 if cost >= 0.1 else 4}f} spent so far at {price:g} per {unit}: {usage}"
+        return *notes, f"{format_cost(self.evaluated * price)} spent so far at {price:g} per {unit}: {usage}"
