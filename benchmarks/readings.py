@@ -25,6 +25,7 @@ from photobombing import Photobomb, read_photobombs
 from search import correct_ones, make_scenes, resized
 
 import becausal
+from becausal.api import explain_numbered
 from becausal.core.contracts import Finding
 from becausal.methods.causal import refinement
 
@@ -62,8 +63,8 @@ def explain(photos: list[Photobomb], model: Any, variant: str, partitions: int) 
             changed.enter_context(patch.object(refinement, "split", cut_cross))
         if variant == SMOOTHED:
             changed.enter_context(patch.object(refinement, "Finding", smooth))
-        for photo in photos:
-            (answer,) = becausal.explain_many([photo.pixels], model, request=request, workers=0)
+        for number, answer in explain_numbered([p.pixels for p in photos], model, request=request, workers=0):
+            photo = photos[number]
             if isinstance(answer, becausal.Failure):
                 print("failed:", photo.name, answer.error)
                 continue

@@ -79,12 +79,12 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 
 def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """The record of two runs of one benchmark that differ in their methods, and perhaps in the device, only."""
+    """The record of two runs of one benchmark that differ in their methods, and perhaps in device and precision, only."""
     usual = Request().record()
 
     def fixed(about: dict[str, Any]) -> dict[str, Any]:
         free = ("methods", "device", "loading", "becausal", "data", "model_sha256")
-        loading = {k: v for k, v in about["settings"]["loading"].items() if k != "device"}
+        loading = {k: v for k, v in about["settings"]["loading"].items() if k not in ("device", "half")}
         given = {k: v for k, v in about["settings"]["request"].items() if v != usual.get(k)}  # older runs lack some fields
         settings = {k: v for k, v in about["settings"].items() if k not in free}
         return settings | loading | {"request": given, "n": about["pictures"]}
