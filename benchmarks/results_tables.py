@@ -33,6 +33,7 @@ KEPT = HERE / "results"
 DOCUMENT = HERE.parent / "docs" / "results.md"
 FOLDER = HERE.parent / "docs" / "results"
 WORDS = HERE / "results_words.toml"
+PUBLISHED = "-published"  # ending of the names of runs at the settings of the papers
 MAX_ROWS = 20  # longer tables stay in the CSV files
 # Reasons that older runs recorded, in today's words.
 REASONS = {
@@ -108,22 +109,24 @@ def _without_folders(value: Any) -> Any:
 
 
 def read_runs(words: dict[str, Any]) -> list[tuple[Path, dict[str, Any], list[dict[str, Any]], StoredRun]]:
-    """All stored runs: the file, the record, the rows, and what was found."""
+    """All stored runs, those at published settings first: the file, the record, the rows, and what was found."""
     runs, order = [], [*words["short_titles"], ""]
     for path in sorted(KEPT.glob("bench-*.csv")):
         about, rows = json.loads(path.with_suffix(".json").read_text(encoding="utf-8")), read_table(path)
         name = path.stem.removeprefix("bench-")
-        model = name.removeprefix(f"{about['bench']}-")
+        model = name.removeprefix(f"{about['bench']}-").removesuffix(PUBLISHED)
         findings = load_bench(about["bench"]).summarise(rows)
         run = StoredRun(name, words["short_titles"].get(model), findings)
         place = order.index(model if run.title else "")
-        runs.append((place, name, (path, about, rows, run)))
-    return [stored for *_, stored in sorted(runs, key=lambda each: each[:2])]
+        runs.append((not name.endswith(PUBLISHED), place, name, (path, about, rows, run)))
+    return [stored for *_, stored in sorted(runs, key=lambda each: each[:3])]
 
 
 def for_overview(runs: list[Any], bench: str) -> list[StoredRun]:
-    """The runs of a benchmark that the overview shows: one for each model, without variants."""
-    return [run for _, record, _, run in runs if record["bench"] == bench and run.title]
+    """The runs of a benchmark that the overview shows: one for each model, at published settings where there is one."""
+    own = [run for _, record, _, run in runs if record["bench"] == bench and run.title]
+    names = {run.name for run in own}
+    return [run for run in own if run.name + PUBLISHED not in names]
 
 
 def write_pages() -> dict[Path, str]:

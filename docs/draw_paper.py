@@ -43,8 +43,13 @@ ROWS = Path(__file__).parent.parent / "benchmarks" / "results"
 SEED = 125  # a mug behind two stones, the scene of the README
 STEPS = (1, 2, 5, 10, 20, 50, 100)
 IN_PAPER = ("dc-causal", "rise", "sbfl", "rap", "gbp", "lrp", "extremal", "ig")
+NETWORKS = {
+    "photobombing-mobilenet": "MobileNetV2",
+    "photobombing-squeezenet": "SqueezeNet",
+    "photobombing-efficientnet": "EfficientNet-Lite0",
+}
+LABELLED = ("share of the occluder in the explanation, at most", "size: share of the image, at most")
 GREYS = {"black": 0, "#202020": 32, "#404040": 64, "#606060": 96, "grey": 128, "#a0a0a0": 160, "#c0c0c0": 192, "white": 255}
-
 
 PARTITION = 11  # of the 50, the first that is refined three times
 SMALLEST_LABEL = 11  # px, the side of a part that has its degree written into it
@@ -164,28 +169,33 @@ def read_rows(name: str) -> list[Row]:
 
 
 def draw_photobombing() -> Figure:
-    """For each method the share of images with at most this overlap, and with at most this size."""
-    rows = read_rows("photobombing-mobilenet-published")
-    known = {method.split(":")[0] for method, _ in by_method(rows)}
-    rows += [row for row in read_rows("photobombing-mobilenet") if row["method"].split(":")[0] not in known]
-    figure = new_figure(8.6, 4.4)
-    overlap, size = figure.subplots(1, 2, sharey=True)
-    draw_curves(overlap, rows, "covered", "share of the occluder in the explanation, at most")
-    draw_curves(size, rows, "size", "size: share of the image, at most")
-    overlap.set_ylabel("share of images", fontsize=8.5, color=SOFT)
-    size.legend(loc="upper left", bbox_to_anchor=(1.02, 1.0), frameon=False, fontsize=8, labelcolor=INK, handlelength=2.4)
+    """For each network and method the share of images with at most this overlap, and with at most this size."""
+    figure = new_figure(8.6, 9.0)
+    plots = figure.subplots(len(NETWORKS), 2, sharex="col", sharey=True)
+    for (run, title), (overlap, size) in zip(NETWORKS.items(), plots, strict=True):
+        rows = read_rows(f"{run}-published")
+        known = {method.split(":")[0] for method, _ in by_method(rows)}
+        rows += [row for row in read_rows(run) if row["method"].split(":")[0] not in known]
+        draw_curves(overlap, rows, "covered")
+        draw_curves(size, rows, "size")
+        overlap.set_ylabel(f"{title}: share of images", fontsize=8.5, color=SOFT)
+    for axes, label in zip(plots[-1], LABELLED, strict=True):
+        axes.set_xlabel(label, fontsize=8.5, color=SOFT)
+    found = plots[0, 1].get_legend_handles_labels()
+    figure.legend(*found, loc="outside right upper", frameon=False, fontsize=8, labelcolor=INK, handlelength=2.4)
     return figure
 
 
-def draw_curves(axes: Axes, rows: list[Row], key: str, label: str) -> None:
+def draw_curves(axes: Axes, rows: list[Row], key: str) -> None:
     """One line for each method; those that the paper compares are thick."""
-    for line in cumulative_plot(key, "", label, rows, key).lines:
+    for line in cumulative_plot(key, "", "", rows, key).lines:
         name, *options = line.label.split(":")
         colour, dash = STYLES[name]
         is_thick = name in IN_PAPER or name == "causal"
+        if "literal=true" in options:
+            colour, dash = STYLES["dc-causal"][0], ":"
         text = ", ".join([name, *options]).replace("literal=true", "literal")
         axes.step(line.x, line.y, where="post", color=colour, ls=dash, lw=2.0 if is_thick else 0.9, label=text)
-    axes.set_xlabel(label, fontsize=8.5, color=SOFT)
     axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
     style(axes)
 
