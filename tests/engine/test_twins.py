@@ -218,6 +218,20 @@ def test_a_wrong_twin_is_dropped_and_the_search_repeated(wrong):
     assert explanation.calls >= len(model.model.asked)  # and those of the first try
 
 
+def test_rounding_does_not_repeat_the_search_for_a_ranking():
+    def share(visible, rounding=0.0):
+        return 0.095 + rounding + 0.8 * visible.mean(axis=(1, 2))  # with the rounding, a pixel less is enough
+
+    model = Twinned(share, lambda visible: share(visible, 0.008))
+    options = {"method": "rise", "options": {"masks": 50}, "smallest": True}
+    explanation, expected = (
+        becausal.explain(IMAGE, model, **options),
+        becausal.explain(IMAGE, MaskClassifier(share), **options),
+    )
+    assert (explanation.visible == expected.visible).all()
+    assert "a toy guided the search; every claim and every score is of the model itself" in explanation.notes
+
+
 def test_a_twin_that_is_out_of_date_is_made_again():
     model = Twinned(RIGHT, wrong_everywhere, made=2)
     drop = model.drop_twin

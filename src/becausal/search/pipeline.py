@@ -247,7 +247,9 @@ def _extract(
     grain, floor = request.grain_for(explainer, problem.grid), problem.floor
     rng = np.random.default_rng(request.seed).spawn(2)[1]
     run.stage = "extract"
-    visible = yield from drive(extract(saliency, rng), run=run, limit=limit, contrast=request.contrast, floor=floor)
+    # The model itself answers, not a twin: a pixel less loses the target, so that rounding would move the end of the prefix.
+    found = extract(saliency, rng)
+    visible = yield from drive(found, run=run, limit=limit, exact=True, contrast=request.contrast, floor=floor)
     # Where no prefix was seen to hold, the smallest set that was, for whatever reason it was asked, is the next best.
     visible = run.visible if visible is None else visible
     if grain is None or run.stopped_by not in (None, "budget"):
