@@ -213,6 +213,8 @@ def test_coco_has_the_explanations_on_the_originals(place, tmp_path):
     sizes = {image["id"]: (image["height"], image["width"]) for image in data["images"]}
     assert sizes[7] == (48, 72)
     with BatchRun(place / "one") as run:
+        levels = {row["id"]: row["level"] for row in run.rows("state = 'done'")}
+        assert levels == {mark["id"] - 1: mark["level"] for mark in data["annotations"]}
         for mark in data["annotations"]:
             visible, frame = run.load_visible(mark["image_id"])
             shown = frame.to_original(visible)

@@ -128,6 +128,7 @@ def _annotate(row: IndexRow, image: int, category: int, mask: NDArray[np.bool_])
         "category_id": category,
         "iscrowd": 0,
         "score": row["confidence"],
+        "level": row["level"],
         "area": int(mask.sum()),
         "bbox": encode_box(box_of(mask)),
         "segmentation": encode_mask(mask),
