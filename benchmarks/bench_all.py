@@ -38,7 +38,7 @@ GRADIENTS = "ig,gbp,deeplift,grad-cam,lrp,rap,extremal"
 ALL = f"{BLACK_BOX},{GRADIENTS},random,centre"
 #: The partitions, mutants, masks, samples and steps of the papers or of the authors' programs.
 PUBLISHED = (
-    "causal,dc-causal,sbfl,rise:masks=8000,occlusion,lime,shap,greedy,phasewin,hsic,sobol,"
+    "causal,dc-causal,sbfl,rise:masks=8000,occlusion,lime,shap:evaluations=500,greedy,phasewin,hsic,sobol,"
     "ig,gbp,deeplift,grad-cam,lrp,rap,extremal:steps=800,random,centre"
 )
 PASTED = "causal,rise:masks=500,lime:samples=500,phasewin,greedy:patches=22,centre"

@@ -59,7 +59,7 @@ def label_of(method: str) -> str:
 def write_table(runs: Sequence[StoredRun], measures: Sequence[str]) -> str:
     """The measures of every method in every run; the first table as it is where its lines are not methods."""
     if not all(run.has_methods for run in runs):
-        heads = [f"{run.title}:\n\n" if len(runs) > 1 else "" for run in runs]
+        heads = [f"{run.title}, `{run.table.title.replace(',', '`,', 1)}:\n\n" if len(runs) > 1 else "" for run in runs]
         return "\n\n".join(head + _plain_table(run.table) for head, run in zip(heads, runs, strict=True))
     places = [(run, *run.column(name)) for run in runs for name in measures]
     arrows = {"low": " ↓", "high": " ↑", None: ""}

@@ -109,7 +109,6 @@ FIGURES = {
     42: lambda: growth("partitions"),
     44: lambda: [
         f"{bombs('mobilenet', 'lime', 'calls'):,.0f}", f"{reading('distributed', 'calls'):,.0f}",
-        percent(reading("distributed", "size")), whole(reading("distributed", "clear")),
         *(digits(bombs("mobilenet", method, key)) for method in ("lime", "dc-causal")
           for key, digits in (("size", percent), ("clear", whole))),
     ],
