@@ -54,10 +54,12 @@ def test_the_first_wave_and_one_in_sixteen_are_asked_of_the_model_too():
 @pytest.mark.parametrize(("said", "expected"), [
     (answers(0.7, 0.2), None),
     (answers(0.71, 0.2), "confidence of 0.7100 where the model has 0.7000"),
-    (Answers(np.array([True, True]), np.array([0.2, 0.1]), np.array([0.7, 0.2])), "another label"),
+    (Answers(np.array([True, True]), np.array([0.2, 0.1]), np.array([0.7, 0.2])), None),
+    (Answers(np.array([False, False]), np.array([-0.1, -0.1]), np.array([0.7, 0.2])), "another label"),
 ])  # fmt: skip
 def test_what_is_wrong_with_a_twin(said, expected):
-    error = find_difference(said, answers(0.7, 0.2), 0.005)
+    model = Answers(np.array([True, False]), np.array([0.6, -0.3]), np.array([0.7, 0.2]))  # the second is close to the other
+    error = find_difference(said, model, 0.005)
     assert (error is None) if expected is None else expected in str(error)
 
 
@@ -122,6 +124,19 @@ def test_a_set_that_the_model_does_not_find_sufficient_is_refused(margin, is_wro
     with pytest.raises(TwinError) as raised:
         search.send(Answers(np.array([False, False]), np.array([margin, margin]), np.array([0.4, 0.4])))
     assert raised.value.is_wrong == is_wrong
+
+
+def test_a_set_that_is_not_quite_sufficient_gets_a_cell_where_it_may():
+    needed = np.zeros((SIDE, SIDE), bool)
+    needed[2:4, 2:4] = True
+    found = needed.copy()
+    found[3, 3], found[6, 6] = False, True
+    saliency = 0.5 * needed + 0.2 * found
+    settled = decide(confirm_minimal(Minimal(found, 1), 0.0, saliency, may_grow=True), needed)
+    assert (settled.visible == needed).all()  # the cell that was missing is there, and the one that is not needed is gone
+    assert settled.grain == 1
+    with pytest.raises(TwinError):
+        decide(confirm_minimal(Minimal(found, 1), 0.0, saliency), needed)
 
 
 # Through the front door, with a twin made by hand

@@ -105,8 +105,9 @@ def run_pipeline(
     sets = [core] if held is None or notes else [core, Minimal(held.visible, None)]
     yield from _ask_together(sets, is_guided=problem.is_guided)
     drawn = core.visible
-    core, checks = yield from _verify(problem, core, finding.saliency)
-    zones = finding.zones if np.array_equal(core.visible, drawn) else None  # the model itself may have made it smaller
+    is_alone = held is None and finding.zones is None and len(finding.sets) < 2  # nothing else depends on the set
+    core, checks = yield from _verify(problem, core, finding.saliency, may_grow=is_alone)
+    zones = finding.zones if np.array_equal(core.visible, drawn) else None  # the model itself may have changed it
     share = request.share if problem.has_scores else 0.0
     levels = [Level(core.visible, checks, level_name(share), share)]
     others = []
@@ -311,11 +312,13 @@ def _ask_together(sets: Sequence[Minimal], *, is_guided: bool) -> Search[None]:
         yield Question(wave, exact=True)  # the answers are not needed here: they are in the cache when `_verify` asks
 
 
-def _verify(problem: Problem, minimal: Minimal, saliency: Saliency) -> Search[tuple[Minimal, Checks]]:
-    """What the model itself says of a set, which may become smaller where a twin found it."""
+def _verify(
+    problem: Problem, minimal: Minimal, saliency: Saliency, *, may_grow: bool = False
+) -> Search[tuple[Minimal, Checks]]:
+    """What the model itself says of a set, which may change a little where a twin found it."""
     if problem.is_guided:
         try:
-            minimal = yield from confirm_minimal(minimal, problem.floor, saliency)
+            minimal = yield from confirm_minimal(minimal, problem.floor, saliency, may_grow=may_grow)
         except Stop:  # then nothing is known of its minimality
             minimal = replace(minimal, grain=None)
     return minimal, (yield from drive(last_checks(minimal, is_guided=problem.is_guided), floor=problem.floor))

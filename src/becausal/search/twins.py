@@ -9,9 +9,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from becausal.core.contracts import Answers, Done, Question, Saliency, Search, Stop, step
+from becausal.core.contracts import Answers, Done, Question, Saliency, Search, Stop, Visible, step
 from becausal.core.errors import TwinError
-from becausal.core.targets import STEP, with_floor
+from becausal.core.regions import cells
+from becausal.core.targets import with_floor
 from becausal.search.checking import claims
 from becausal.search.drive import drive
 from becausal.search.minimise import Minimal, minimise
@@ -20,7 +21,8 @@ T = TypeVar("T")
 
 EVERY = 16  # waves: the first of so many is compared
 COMPARED = 2  # questions of that wave, at most
-NEAR = 4 * STEP  # nats: a verdict this close to the other one may be a matter of rounding
+MOST = 64  # cells that are tried where a set is not quite sufficient
+NEAR = 0.5  # nats: a verdict this close to the other one may be a matter of rounding; half precision moves some by 0.3
 
 
 def compare_twin(search: Search[T], tolerance: float) -> Search[T | TwinError]:
@@ -66,18 +68,35 @@ def find_difference(guessed: Answers, exact: Answers, tolerance: float) -> TwinE
     return None
 
 
-def confirm_minimal(minimal: Minimal, floor: float, saliency: Saliency) -> Search[Minimal]:
+def confirm_minimal(minimal: Minimal, floor: float, saliency: Saliency, *, may_grow: bool = False) -> Search[Minimal]:
     """A set that a twin found, evaluated by the model itself; where one of its cells can go after all, they are removed.
 
-    floor: the confidence it has to keep. saliency: which cells go first. Raises TwinError where the set does not keep the
-    target, or the twin's verdicts were clearly wrong.
+    floor: the confidence it has to keep. saliency: which cells go first. may_grow: whether a set that is not quite
+    sufficient gets further cells. Raises TwinError where the set does not keep the target, or the twin was clearly wrong.
     """
+    found = minimal.visible
     answers = with_floor((yield Question(claims(minimal), exact=True)), floor)
     if not answers.holds[0]:
         is_wrong = bool(answers.margin[0] < -NEAR)
-        raise TwinError("that a set is sufficient, and to the model it is not", is_wrong=is_wrong)
-    if minimal.grain is None or not answers.holds[2:].any():
+        error = TwinError("that a set is sufficient, and to the model it is not", is_wrong=is_wrong)
+        if is_wrong or minimal.grain is None or not may_grow:
+            raise error
+        wider = add_cells(found, saliency, minimal.grain)
+        answers = with_floor((yield Question(wider, exact=True)), floor)
+        if not answers.holds.any():
+            raise error
+        found = wider[np.argmax(answers.margin)]
+    elif minimal.grain is None or not answers.holds[2:].any():
         return minimal
-    if answers.margin[2:].max() > NEAR:
+    elif answers.margin[2:].max() > NEAR:
         raise TwinError("that a set is minimal, and to the model it is not")
-    return (yield from drive(minimise(minimal.visible, saliency, finest=minimal.grain), exact=True, floor=floor))
+    return (yield from drive(minimise(found, saliency, finest=minimal.grain), exact=True, floor=floor))
+
+
+def add_cells(visible: Visible, saliency: Saliency, grain: int) -> Visible:
+    """The set with each of the cells outside of it, (n, *grid), at most MOST of them, those that are highest in the map."""
+    number = cells(visible.shape, grain)
+    highest = np.full(int(number.max()) + 1, -np.inf)
+    np.maximum.at(highest, number[~visible], saliency[~visible])
+    order = np.argsort(-highest, kind="stable")[: min(MOST, np.count_nonzero(highest > -np.inf))]
+    return np.stack([visible | (number == each) for each in order])
