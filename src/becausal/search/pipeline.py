@@ -105,8 +105,7 @@ def run_pipeline(
     sets = [core] if held is None or notes else [core, Minimal(held.visible, None)]
     yield from _ask_together(sets, is_guided=problem.is_guided)
     drawn = core.visible
-    is_alone = held is None and finding.zones is None and len(finding.sets) < 2  # nothing else depends on the set
-    core, checks = yield from _verify(problem, core, finding.saliency, may_grow=is_alone)
+    core, checks = yield from _verify(problem, core, finding.saliency, may_grow=_is_alone(finding, held))
     zones = finding.zones if np.array_equal(core.visible, drawn) else None  # the model itself may have changed it
     share = request.share if problem.has_scores else 0.0
     levels = [Level(core.visible, checks, level_name(share), share)]
@@ -310,6 +309,11 @@ def _ask_together(sets: Sequence[Minimal], *, is_guided: bool) -> Search[None]:
         return
     with suppress(Stop):
         yield Question(wave, exact=True)  # the answers are not needed here: they are in the cache when `_verify` asks
+
+
+def _is_alone(finding: Finding, held: Held | None) -> bool:
+    """Whether nothing depends on the pixels of the explanation: no zones, no set around it, no other explanation."""
+    return held is None and finding.zones is None and len(finding.sets) < 2
 
 
 def _verify(
