@@ -140,10 +140,17 @@ FIGURES = {
             ("efficientnet", "rap"), ("efficientnet", "lrp"))),
     ],
     65: lambda: [whole(pandas("mobilenet", "found", method)) for method in PANDAS],
-    67: lambda: [whole(f([mean(f"occlusion-{n}", FEW, "size") for n in NETWORKS])) for f in (min, max)],
-    68: lambda: [whole(f([mean(f"occlusion-{n}", "sbfl:mutants=500", "size") for n in NETWORKS])) for f in (min, max)],
-    69: lambda: [whole(f([mean(f"occlusion-{n}", FEW, "right_20") for n in NETWORKS])) for f in (min, max)],
-    70: lambda: [whole(f([mean(f"occlusion-{n}", "sbfl:mutants=500", "right_20") for n in NETWORKS])) for f in (min, max)],
+    67: lambda: [
+        whole(mean("occlusion-squeezenet", "dc-causal", "size")), *span("occlusion", FEW, "size"),
+    ],
+    68: lambda: span("occlusion", "sbfl:mutants=500", "size"),
+    69: lambda: [
+        whole(mean("occlusion-squeezenet", "dc-causal", "right_20")), *span("occlusion", FEW, "right_20"),
+    ],
+    70: lambda: [
+        *span("occlusion", "sbfl:mutants=500", "right_20"),
+        *(whole(mean("occlusion-squeezenet", method, "right_20")) for method in ("dc-causal", "sbfl:mutants=500")),
+    ],
     71: lambda: [
         *(whole(mean(f"misclassified-{n}", "dc-causal", key, kind=kind))
           for n in NETWORKS for key in ("size", "overlap") for kind in ("wrong", "right")),
