@@ -207,6 +207,7 @@ def draw_colours() -> Figure:
     runs = (
         ("fills-mobilenet", "causal, MobileNetV2, 100 photographs", "#7a3e9d", "-"),
         ("fills-bundled", "causal, bundled classifier, 100 scenes", "#7a3e9d", "--"),
+        ("fills-mobilenet-dc-causal", "dc-causal, N = 50, MobileNetV2, 10 photographs", "#0072b2", "-"),
         ("fills-bundled-dc-causal", "dc-causal, N = 50, bundled classifier, 10 scenes", "#0072b2", "--"),
     )
     for axes, key, label in zip(plots, ("covered", "overlap"), ("of the occluder", "of the explanation"), strict=True):
@@ -215,7 +216,8 @@ def draw_colours() -> Figure:
             found = [estimate(finite_values(groups[fill], key)) for fill in GREYS]
             x, y = list(GREYS.values()), np.array([each.mean for each in found])
             axes.plot(x, y, color=colour, ls=dash, marker="o", ms=3.5, lw=1.6, label=name)
-        axes.set_xlabel(f"masking colour, 0 to 255: intersection as a share {label}", fontsize=8.5, color=SOFT)
+        axes.set_xlabel("masking colour, 0 to 255", fontsize=8.5, color=SOFT)
+        axes.set_ylabel(f"intersection, share {label}", fontsize=8.5, color=SOFT)
         axes.set_ylim(bottom=0)
         style(axes)
     plots[1].legend(loc="center", bbox_to_anchor=(0.5, 0.55), frameon=False, fontsize=8, labelcolor=INK)

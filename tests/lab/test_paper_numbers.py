@@ -121,8 +121,8 @@ FIGURES = {
     62: lambda: [
         *greys("fills-mobilenet", "causal", "covered"), *greys("fills-mobilenet", "causal", "overlap"),
         *greys("fills-bundled", "causal", "covered"), *greys("fills-bundled", "causal", "overlap"),
-        *greys("fills-bundled-dc-causal", "dc-causal", "covered"),
-        *greys("fills-bundled-dc-causal", "dc-causal", "overlap"),
+        *(figure for run in ("bundled", "mobilenet") for key in ("covered", "overlap")
+          for figure in greys(f"fills-{run}-dc-causal", "dc-causal", key)),
     ],
     60: lambda: [
         *(whole(bombs("mobilenet", method, "clear")) for method in ("ig", "grad-cam", "sbfl", "lime")),
@@ -131,6 +131,8 @@ FIGURES = {
         *greys("fills-mobilenet", "causal", "like_grey", whole), *greys("fills-mobilenet", "causal", "backgrounds", whole),
         *greys("fills-bundled-dc-causal", "dc-causal", "like_grey", whole),
         *greys("fills-bundled-dc-causal", "dc-causal", "backgrounds", whole),
+        *greys("fills-mobilenet-dc-causal", "dc-causal", "like_grey", whole),
+        *greys("fills-mobilenet-dc-causal", "dc-causal", "backgrounds", whole),
     ],
     64: lambda: [
         *(whole(pandas(n, "found")) for n in NETWORKS), *(f"{pandas(n, 'iou'):.2f}" for n in NETWORKS),
