@@ -1,17 +1,21 @@
 """The runs behind docs/results.md, one after another; finished runs are skipped, interrupted ones are resumed.
 
-    python benchmarks/bench_all.py --models DIR --data DIR --out DIR --device cuda
+    python benchmarks/bench_all.py --models DIR --data DIR --out DIR --device cuda --half --jobs 4
     python benchmarks/bench_all.py --models DIR --data DIR --out DIR --only exact-bundled,scenes-bundled
     python benchmarks/bench_all.py --list
 
 --models is a folder with mobilenet_v2.onnx, squeezenet.onnx, efficientnet_lite0.onnx and as_torch.py, whose build(FILE)
 returns them as torch modules; --data is a folder with photobombing/, roaming-panda/ and imagenet-samples/. Rows are flushed
-to OUT/NAME/rows.jsonl one by one. Runs whose names end in -published have the settings of the papers. A finished run is
+to OUT/NAME/rows.jsonl one by one. With --jobs 4, four runs at a time keep a GPU busy while one of them reads images or ends;
+what they print is in OUT/NAME.log. Runs whose names end in -published have the settings of the papers. A finished run is
 stored with `python benchmarks/results_tables.py --add OUT/NAME NAME`.
 """
 
 import argparse
+import subprocess
+import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +118,23 @@ def measure(name: str, options: argparse.Namespace) -> None:
     print(f"{name}: finished in {time.time() - start:.0f} s", flush=True)
 
 
+def run_apart(name: str, options: argparse.Namespace) -> None:
+    """The same for one run, in a process of its own."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    with (options.out / f"{name}.log").open("a", encoding="utf-8") as log:
+        command = [
+            sys.executable,
+            __file__,
+            *sys.argv[1:],
+            "--only",
+            name,
+            "--jobs",
+            "1",
+        ]  # the last one of an option counts
+        status = subprocess.run(command, stdout=log, stderr=log, check=False).returncode
+    print(f"{name}: {'ended' if status == 0 else f'failed with status {status}'}, see {log.name}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=Path, default=Path("models"))
@@ -125,12 +146,20 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--half", action="store_true")
     parser.add_argument("--width", type=int, help="number of images explained in parallel")
+    parser.add_argument("--jobs", type=int, default=1, help="number of runs at a time")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
     if options.list:
         print("\n".join(RUNS))
         return
-    for name in options.only.split(",") if options.only else RUNS:
+    names = options.only.split(",") if options.only else list(RUNS)
+    if unknown := set(names) - set(RUNS):
+        parser.error(f"unknown runs: {', '.join(sorted(unknown))}; --list has them all")
+    if options.jobs > 1:
+        with ThreadPoolExecutor(options.jobs) as pool:
+            list(pool.map(lambda name: run_apart(name, options), names))
+        return
+    for name in names:
         if (options.out / name / "report.html").exists():
             print(f"{name}: already finished", flush=True)
             continue
